@@ -7,6 +7,8 @@
 #   xylem.mem=MIB       fills that much memory and verifies it all the time; says "mem=N", or "mem=failed"
 #   xylem.gap=1         looks at its own clock all the time; says "gap=SECONDS" when it went on by more than 0.2 s at once
 #   xylem.tick=SECONDS  prints "tick=N" that often, to show that time passes (suspend, migration)
+#   xylem.channel=1     repeats on its first channel what it hears there, after "heard="
+#   xylem.share=TAG     mounts that folder of dom0, reads hello.txt and writes guest.txt there
 #   xylem.cpus=1        with each tick, "cpus=N...": those on which a process has just run
 
 export PATH=/bin:/sbin
@@ -124,6 +126,25 @@ keep_looking() {
     done
 }
 
+keep_repeating() {
+    wait_for test -c /dev/hvc1 || { say channel=missing; return; }
+    stty raw -echo </dev/hvc1
+    exec 4<>/dev/hvc1
+    say channel=open
+    while read -r line <&4; do echo "heard=$line" >&4; done
+    say channel=closed
+}
+
+share() {
+    modprobe -a 9pnet_xen 9p || { say share=unsupported; return; }
+    mkdir -p /share
+    # The driver asks for its backend when it is loaded.
+    wait_for mount -t 9p -o trans=xen,version=9p2000.L "$1" /share || { say share=unmountable; return; }
+    say "share_text=$(head -n 1 /share/hello.txt)"
+    echo "written by a guest" >/share/guest.txt && sync
+    say share=ok
+}
+
 # A process that may only run there ran there.
 working_cpus() {
     for cpu in /sys/devices/system/cpu/cpu[0-9]*; do
@@ -147,7 +168,10 @@ modprobe -a $(cat /modules) || say modules=failed
 devices
 disk
 network
+[ ! -e /sys/class/graphics/fb0 ] || say "screen=$(cat /sys/class/graphics/fb0/name)"
 say ready
+[ -z "$(option xylem.channel)" ] || keep_repeating &
+[ -z "$(option xylem.share)" ] || share "$(option xylem.share)"
 [ -z "$(option xylem.io)" ] || keep_writing &
 [ -z "$(option xylem.gap)" ] || keep_looking &
 [ -z "$(option xylem.mem)" ] || keep_filling "$(option xylem.mem)" &

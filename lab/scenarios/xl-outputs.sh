@@ -48,7 +48,7 @@ unikernel_cfg two "type = 'pv'" "vcpus = 1"
 check "create by xl" xl create -q /tmp/two.cfg
 
 for words in "list" "list one" "list two" "list -v" "list -Z" "list -c" "list -n" "vcpu-list" "vcpu-list one" "domid one" \
-    "domname 0" "vm-list" "info" "info -n" "uptime" "uptime one" "uptime -s" "claims" "network-list one" "block-list one" \
+    "domname 0" "vm-list" "info" "info -n" "uptime" "uptime one" "uptime -s" "claims" "network-list one" "channel-list one" "vkb-list one" "block-list one" \
     "sched-credit2" "sched-credit2 -d one" "sched-credit2 -s" "cpupool-list" "cpupool-list -c" "dmesg"; do
     # shellcheck disable=SC2086 # one word each
     check "the same: $words" same $words

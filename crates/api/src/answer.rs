@@ -81,6 +81,8 @@ pub enum Reply {
     Console(Console),
     Blocks(Vec<BlockRow>),
     Networks(Vec<NetworkRow>),
+    Channels(Vec<ChannelRow>),
+    Keyboards(Vec<KeyboardRow>),
     Vcpus(Vec<VcpuRow>),
     Sched(Vec<SchedPool>),
     Srs(Vec<SrRow>),
@@ -316,6 +318,40 @@ pub struct NetworkRow {
     pub evtchn: Option<u32>,
     pub tx_ring_ref: Option<u32>,
     pub rx_ring_ref: Option<u32>,
+    pub backend_path: String,
+}
+
+/// A line of `channel-list`.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(default)]
+pub struct ChannelRow {
+    /// Counted from 0, as `xl` does; the console has one more.
+    pub devid: u32,
+    pub name: String,
+    pub backend_domid: u16,
+    /// The frontend's xenbus state.
+    pub state: u32,
+    /// `None` until the frontend has set one.
+    pub evtchn: Option<u32>,
+    pub ring_ref: Option<u32>,
+    /// `pty` or `socket`.
+    pub connection: String,
+    /// Of the pty, once QEMU has opened it.
+    pub tty: Option<String>,
+}
+
+/// A line of `vkb-list`.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(default)]
+pub struct KeyboardRow {
+    pub devid: u32,
+    pub backend_domid: u16,
+    /// The frontend's xenbus state.
+    pub state: u32,
+    /// `None` until the frontend has set one.
+    pub evtchn: Option<u32>,
+    pub ring_ref: Option<u32>,
+    pub unique_id: Option<String>,
     pub backend_path: String,
 }
 

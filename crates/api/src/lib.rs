@@ -22,9 +22,9 @@ mod wire;
 
 pub use activity::{Activity, HypercallRow, Latency, OperationRow, QueueRow};
 pub use answer::{
-    Answer, BlockRow, Checked, Console, Cost, Counters, CreateReport, DomainEvent, DomainRow,
-    EventKind, Info, Limits, NetworkRow, Operations, Pong, Progress, Reply, Stage, Trace, TraceRow,
-    TraceStep, VcpuRow,
+    Answer, BlockRow, ChannelRow, Checked, Console, Cost, Counters, CreateReport, DomainEvent,
+    DomainRow, EventKind, Info, KeyboardRow, Limits, NetworkRow, Operations, Pong, Progress, Reply,
+    Stage, Trace, TraceRow, TraceStep, VcpuRow,
 };
 pub use checkpoints::{
     CheckpointDisk, CheckpointRequest, CheckpointRow, MakeCheckpoint, MakeCopies, Revert,

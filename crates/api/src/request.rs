@@ -252,6 +252,10 @@ pub enum Request {
     BlockList { targets: Vec<Target> },
     /// Answered by [`Reply::Networks`](crate::Reply::Networks).
     NetworkList { targets: Vec<Target> },
+    /// Answered by [`Reply::Channels`](crate::Reply::Channels).
+    ChannelList { targets: Vec<Target> },
+    /// Answered by [`Reply::Keyboards`](crate::Reply::Keyboards).
+    KeyboardList { targets: Vec<Target> },
     /// Answered by [`Reply::Vcpus`](crate::Reply::Vcpus). `targets` as for `List`.
     VcpuList {
         #[serde(default)]

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use api::{Answer, Target};
-use toolstack::config::VmConfig;
+use toolstack::config::{Connection, VmConfig};
 use toolstack::plan::{Start, Unplug, plan_create, plan_plug};
 use toolstack::xlcfg::{self, HostDefaults};
 use toolstack::{Device, PlanOf, Reply, Request};
@@ -188,6 +188,15 @@ fn resolve_paths(config: &mut VmConfig, cwd: &Path) {
     let resolve = |path: &mut String| *path = absolute(cwd, path);
     config.kernel.iter_mut().for_each(resolve);
     config.ramdisk.iter_mut().for_each(resolve);
+    config.served.program.iter_mut().for_each(resolve);
+    for folder in &mut config.served.folders {
+        resolve(&mut folder.path);
+    }
+    for channel in &mut config.served.channels {
+        if let Connection::Socket(path) = &mut channel.connection {
+            resolve(path);
+        }
+    }
     if let Some(hvm) = &mut config.hvm {
         for path in [&mut hvm.loader, &mut hvm.bios_path, &mut hvm.model] {
             path.iter_mut().for_each(resolve);

@@ -183,6 +183,24 @@ impl Service<'_> {
         Ok(api::Reply::Networks(rows))
     }
 
+    pub(crate) fn channel_list(&self, targets: Vec<Target>) -> Result<api::Reply, Failed> {
+        let mut rows = Vec::new();
+        for target in targets {
+            let (_, readings) = self.devices(target)?;
+            rows.extend(render::channel_rows(&readings));
+        }
+        Ok(api::Reply::Channels(rows))
+    }
+
+    pub(crate) fn keyboard_list(&self, targets: Vec<Target>) -> Result<api::Reply, Failed> {
+        let mut rows = Vec::new();
+        for target in targets {
+            let (_, readings) = self.devices(target)?;
+            rows.extend(render::keyboard_rows(&readings));
+        }
+        Ok(api::Reply::Keyboards(rows))
+    }
+
     fn devices(&self, Target(target): Target) -> Result<(DomId, Vec<DeviceReading>), Failed> {
         match self.ask(Request::Devices { target })? {
             Reply::Devices { domid, devices } => Ok((domid, devices)),

@@ -239,6 +239,8 @@ impl Service<'_> {
             Request::Console { target: it } => self.console(&target(it)),
             Request::BlockList { targets } => self.block_list(targets),
             Request::NetworkList { targets } => self.network_list(targets),
+            Request::ChannelList { targets } => self.channel_list(targets),
+            Request::KeyboardList { targets } => self.keyboard_list(targets),
             Request::VcpuList { targets } => self.vcpus(&targets),
             Request::Uptime { targets } => self.uptime(&targets),
             request @ (Request::BlockAttach { .. }

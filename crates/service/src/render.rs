@@ -1,8 +1,8 @@
 //! Converts the machine's values to the API's.
 
 use api::{
-    BlockRow, BuildInfo, Cost, CreateInfo, CreateReport, Disk, DomainConfig, ListedConfig,
-    NetworkRow, Nic, Stage, VcpuRow,
+    BlockRow, BuildInfo, ChannelRow, Cost, CreateInfo, CreateReport, Disk, DomainConfig,
+    KeyboardRow, ListedConfig, NetworkRow, Nic, Stage, VcpuRow,
 };
 use toolstack::checkpoint::{Checkpoint, SavedDisk};
 use toolstack::config::{Access, ShutdownAction, ShutdownPolicy, TscMode, VmConfig};
@@ -324,6 +324,37 @@ pub(crate) fn network_rows(readings: &[DeviceReading]) -> Vec<NetworkRow> {
         backend_path: reading.backend.clone(),
     })
     .collect()
+}
+
+pub(crate) fn channel_rows(readings: &[DeviceReading]) -> Vec<ChannelRow> {
+    let consoles = readings.iter().filter(|reading| reading.device.kind == DeviceKind::Console);
+    consoles
+        .map(|reading| ChannelRow {
+            devid: reading.device.devid.saturating_sub(1),
+            name: reading.name.clone().unwrap_or_default(),
+            backend_domid: 0,
+            state: reading.state,
+            evtchn: unsigned(reading.event_channel),
+            ring_ref: unsigned(reading.ring_ref),
+            connection: reading.connection.clone().unwrap_or_default(),
+            tty: reading.tty.clone().filter(|tty| !tty.is_empty()),
+        })
+        .collect()
+}
+
+pub(crate) fn keyboard_rows(readings: &[DeviceReading]) -> Vec<KeyboardRow> {
+    let keyboards = readings.iter().filter(|reading| reading.device.kind == DeviceKind::Vkbd);
+    keyboards
+        .map(|reading| KeyboardRow {
+            devid: reading.device.devid,
+            backend_domid: 0,
+            state: reading.state,
+            evtchn: unsigned(reading.event_channel),
+            ring_ref: unsigned(reading.ring_ref),
+            unique_id: reading.name.clone(),
+            backend_path: reading.backend.clone(),
+        })
+        .collect()
 }
 
 /// A domain's vCPUs; none if it no longer exists.

@@ -194,7 +194,7 @@ impl Run {
             let (backends, loops) = (snapshot.backends, snapshot.loops.len());
             return Err(format!("{wanted} devices, {backends} backends, {loops} loop devices"));
         }
-        if snapshot.models.len() != usize::from(config.hvm.is_some()) {
+        if snapshot.models.len() != usize::from(config.has_model()) {
             return Err(format!("{} device models", snapshot.models.len()));
         }
         for vif in &config.vifs {

@@ -2,6 +2,7 @@
 
 mod guest;
 mod hvm;
+mod served;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,11 +10,15 @@ use std::str::FromStr;
 
 pub use guest::{
     AffinityConfig, Bootloader, ClockOffset, CpuLists, CpuidConfig, CpuidText, GuestOptions,
-    OnHostShutdown,
+    HardwareAccess, IoMemory, IoPorts, OnHostShutdown,
 };
 pub use hvm::{
-    Bios, DiskBus, DiskPlace, HvmSettings, ModelUser, SoundCard, UsbVersion, Vga, Vnc,
+    Bios, DiskBus, DiskPlace, HvmSettings, ModelUser, SmbiosText, SoundCard, UsbVersion, Vga, Vnc,
     place_problem,
+};
+pub use served::{
+    ChannelConfig, Connection, FolderConfig, KeyboardConfig, ScreenConfig, SecurityModel,
+    ServedDevices,
 };
 
 pub use storage::{Access, ImageFormat, Mode};
@@ -230,6 +235,7 @@ pub struct VmConfig {
     pub vcpus_max: u32,
     pub disks: Vec<DiskConfig>,
     pub vifs: Vec<VifConfig>,
+    pub served: ServedDevices,
     pub policy: ShutdownPolicy,
     pub tsc_mode: TscMode,
     pub grant_frames_max: Option<u16>,
@@ -249,6 +255,12 @@ impl VmConfig {
                 || matches!(place, DiskPlace::Scsi(_));
             can_be.then_some((place, disk))
         })
+    }
+
+    /// Whether it has a process of QEMU, which emulates hardware or serves devices.
+    #[must_use]
+    pub fn has_model(&self) -> bool {
+        self.hvm.is_some() || self.served.any()
     }
 
     /// The interfaces that the device model emulates.

@@ -10,8 +10,8 @@ use storage::Attachment;
 use xen::{DomId, Uuid};
 
 use crate::config::{
-    Access, DiskConfig, DiskPlace, HvmSettings, ModelUser, SoundCard, UsbVersion, Vga, VifConfig,
-    VmConfig,
+    Access, Connection, DiskConfig, DiskPlace, HvmSettings, ModelUser, SoundCard, UsbVersion, Vga,
+    VifConfig, VmConfig, Vnc,
 };
 use crate::layout;
 
@@ -120,21 +120,33 @@ pub fn vif_link(domid: DomId, vif: &VifConfig) -> String {
     format!("{}-emu", layout::host_link(domid, vif))
 }
 
+/// The port of VNC's display 0.
+pub const VNC_PORT_FIRST: u32 = 5900;
+
 /// The VNC port.
 #[must_use]
-pub fn vnc_port(hvm: &HvmSettings, domid: DomId) -> Option<u32> {
-    Some(5900 + display(hvm, domid)?)
+pub fn vnc_port(vnc: &Vnc, domid: DomId) -> u32 {
+    VNC_PORT_FIRST + display(vnc, domid)
 }
 
-fn display(hvm: &HvmSettings, domid: DomId) -> Option<u32> {
-    let vnc = hvm.vnc.as_ref()?;
-    Some(vnc.display.map_or(u32::from(domid.0), u32::from))
+fn display(vnc: &Vnc, domid: DomId) -> u32 {
+    vnc.display.map_or(u32::from(domid.0), u32::from)
+}
+
+/// QEMU's name of the end of a channel, as libxl's.
+#[must_use]
+pub fn channel_name(devid: u32) -> String {
+    format!("libxl-channel{devid}")
 }
 
 /// Candidate paths of the device model; the first existing one is used.
 #[must_use]
-pub fn programs(hvm: &HvmSettings) -> Vec<String> {
-    match &hvm.model {
+pub fn programs(config: &VmConfig) -> Vec<String> {
+    let wanted = match &config.hvm {
+        Some(hvm) => &hvm.model,
+        None => &config.served.program,
+    };
+    match wanted {
         Some(path) => vec![path.clone()],
         None => PROGRAMS.iter().map(|&path| path.to_owned()).collect(),
     }
@@ -175,7 +187,7 @@ impl Words {
 /// How to start the device model of a domain whose emulated disks are attached.
 ///
 /// # Panics
-/// If the VM is not HVM, or one of those disks is missing.
+/// If the VM has none, or one of those disks is missing.
 #[must_use]
 pub fn launch(
     config: &VmConfig,
@@ -184,21 +196,13 @@ pub fn launch(
     disks: &BTreeMap<u32, Attachment>,
     state: Option<ModelState>,
 ) -> Launch {
-    let hvm = config.hvm.as_deref().expect("only HVM domains have a device model");
-    let mut words = Words(Vec::new());
-    words.pair("-xen-domid", domid.to_string());
-    // The tag by which a later daemon identifies it.
-    words.pair("-chardev", format!("{TAG}{uuid}"));
-    words.pair(
-        "-chardev",
-        format!("socket,id=libxl-cmd,path={},server=on,wait=off", monitor_socket(domid)),
-    );
-    words.pair("-mon", "chardev=libxl-cmd,mode=control");
-    words.put(["-no-shutdown", "-nodefaults", "-no-user-config", "-display", "none"]);
-    words.pair("-name", value(&config.name));
+    let Some(hvm) = config.hvm.as_deref() else { return launch_served(config, uuid, domid) };
+    let mut words = common(config, uuid, domid);
     let machine = if hvm.platform_device { "xenfv" } else { "pc,accel=xen" };
     let acpi = if hvm.acpi { "" } else { ",acpi=off" };
-    words.pair("-machine", format!("{machine}{acpi},suppress-vmdesc=on"));
+    let below = hvm.hole_mib.map(|mib| (1_u64 << 32) - (u64::from(mib) << 20));
+    let below = below.map(|bytes| format!(",max-ram-below-4g={bytes}")).unwrap_or_default();
+    words.pair("-machine", format!("{machine}{acpi},suppress-vmdesc=on{below}"));
     words.pair("-m", (config.memory_max_mib - hvm.video_mib).to_string());
     if config.vcpus_max > 1 {
         words.pair("-smp", format!("{},maxcpus={}", config.vcpus, config.vcpus_max));
@@ -207,7 +211,12 @@ pub fn launch(
     if config.emulated_disks().any(|(place, _)| matches!(place, DiskPlace::Scsi(_))) {
         words.pair("-device", "lsi53c895a");
     }
-    screen(&mut words, hvm, domid);
+    match hvm.vga {
+        Vga::None => {}
+        Vga::Cirrus => words.pair("-device", format!("cirrus-vga,vgamem_mb={}", hvm.video_mib)),
+        Vga::Standard => words.pair("-device", format!("VGA,vgamem_mb={}", hvm.video_mib)),
+    }
+    screen(&mut words, hvm.vnc.as_ref(), hvm.keymap.as_deref(), domid);
     for serial in &hvm.serial {
         words.pair("-serial", serial);
     }
@@ -233,7 +242,7 @@ pub fn launch(
     }
     words.0.extend(hvm.model_arguments.iter().cloned());
     Launch {
-        programs: programs(hvm),
+        programs: programs(config),
         arguments: words.0,
         input: hvm.vnc.as_ref().and_then(|vnc| vnc.password.clone()),
         log: log_file(config),
@@ -241,14 +250,57 @@ pub fn launch(
     }
 }
 
-fn screen(words: &mut Words, hvm: &HvmSettings, domid: DomId) {
-    match hvm.vga {
-        Vga::None => {}
-        Vga::Cirrus => words.pair("-device", format!("cirrus-vga,vgamem_mb={}", hvm.video_mib)),
-        Vga::Standard => words.pair("-device", format!("VGA,vgamem_mb={}", hvm.video_mib)),
+/// What every process of QEMU is told first.
+fn common(config: &VmConfig, uuid: Uuid, domid: DomId) -> Words {
+    let mut words = Words(Vec::new());
+    words.pair("-xen-domid", domid.to_string());
+    // The tag by which a later daemon identifies it.
+    words.pair("-chardev", format!("{TAG}{uuid}"));
+    words.pair(
+        "-chardev",
+        format!("socket,id=libxl-cmd,path={},server=on,wait=off", monitor_socket(domid)),
+    );
+    words.pair("-mon", "chardev=libxl-cmd,mode=control");
+    words.put(["-no-shutdown", "-nodefaults", "-no-user-config", "-display", "none"]);
+    words.pair("-name", value(&config.name));
+    for (channel, devid) in config.served.channels.iter().zip(1..) {
+        if let Connection::Socket(path) = &channel.connection {
+            let (id, path) = (channel_name(devid), value(path));
+            words.pair("-chardev", format!("socket,id={id},path={path},server=on,wait=off"));
+        }
     }
-    if let (Some(vnc), Some(display)) = (&hvm.vnc, display(hvm, domid)) {
-        let mut screen = format!("{}:{display}", vnc.listen);
+    words
+}
+
+/// QEMU for a domain without emulated hardware, which serves some of its devices.
+fn launch_served(config: &VmConfig, uuid: Uuid, domid: DomId) -> Launch {
+    let served = &config.served;
+    assert!(served.any(), "only a domain with such devices has a process that serves them");
+    let mut words = common(config, uuid, domid);
+    words.put(["-xen-attach"]);
+    words.pair("-machine", "xenpv");
+    words.pair("-m", config.memory_max_mib.to_string());
+    let vnc = served.screen.as_ref().and_then(|screen| screen.vnc.as_ref());
+    let keymap = served.screen.as_ref().and_then(|screen| screen.keymap.as_deref());
+    if vnc.is_none() {
+        words.pair("-vnc", "none");
+    }
+    screen(&mut words, vnc, keymap, domid);
+    // It cannot be restricted to its domain by Xen: it reaches the store and maps what the guest grants.
+    take_rights(&mut words, &served.user(), domid);
+    words.0.extend(served.arguments.iter().cloned());
+    Launch {
+        programs: programs(config),
+        arguments: words.0,
+        input: vnc.and_then(|vnc| vnc.password.clone()),
+        log: log_file(config),
+        state: None,
+    }
+}
+
+fn screen(words: &mut Words, vnc: Option<&Vnc>, keymap: Option<&str>, domid: DomId) {
+    if let Some(vnc) = vnc {
+        let mut screen = format!("{}:{}", vnc.listen, display(vnc, domid));
         if vnc.password.is_some() {
             // Passed through a pipe, since command lines are world-readable.
             words.pair("-object", "secret,id=vnc-password,file=/proc/self/fd/0");
@@ -256,7 +308,7 @@ fn screen(words: &mut Words, hvm: &HvmSettings, domid: DomId) {
         }
         words.pair("-vnc", screen);
     }
-    if let Some(keymap) = &hvm.keymap {
+    if let Some(keymap) = keymap {
         words.pair("-k", keymap);
     }
 }
@@ -388,12 +440,18 @@ fn card(
 }
 
 fn restrict(words: &mut Words, hvm: &HvmSettings, domid: DomId) {
-    match &hvm.model_user {
+    if hvm.model_user == ModelUser::Restricted {
+        words.put(["-xen-domid-restrict"]);
+    }
+    take_rights(words, &hvm.model_user, domid);
+}
+
+fn take_rights(words: &mut Words, user: &ModelUser, domid: DomId) {
+    match user {
         ModelUser::Root => {}
         ModelUser::Named(name) => words.pair("-runas", name),
         ModelUser::Restricted => {
             let user = USER_FIRST + u32::from(domid.0);
-            words.put(["-xen-domid-restrict"]);
             words.pair("-chroot", EMPTY_FOLDER);
             words.pair("-runas", format!("{user}:{user}"));
         }
@@ -453,6 +511,48 @@ mod tests {
         assert!(launch.arguments.iter().all(|word| !word.contains("=secret,data")));
         let known = parse_command_line(&launch.arguments);
         assert_eq!(known, Some((Uuid([7; 16]), DomId(3))));
+    }
+
+    #[test]
+    fn qemu_serves_devices_of_a_pv_domain_as_its_own_user_unless_it_serves_folders() {
+        let config = |lines: &str| {
+            let text = format!("name = 'w'\nkernel = '/k'\nmemory = 64\n{lines}");
+            xlcfg::parse(xlcfg::Source { file: "w.cfg", text: &text, overrides: &[] }).unwrap()
+        };
+        let channels = config(
+            "channel = ['connection=pty,name=a', 'connection=socket,path=/run/b,name=b']\n\
+             vfb = ['vncpasswd=secret,keymap=de']\ndevice_model_args_pv = ['-d', 'int']\n",
+        );
+        let none = BTreeMap::new();
+        let launch = |config| launch(config, Uuid([7; 16]), DomId(3), &none, None);
+        expect_test::expect![[r#"
+            -xen-domid 3
+            -chardev null,id=xylem-07070707-0707-0707-0707-070707070707
+            -chardev socket,id=libxl-cmd,path=/run/xen/qmp-libxl-3,server=on,wait=off
+            -mon chardev=libxl-cmd,mode=control
+            -no-shutdown -nodefaults -no-user-config -display none -name w
+            -chardev socket,id=libxl-channel2,path=/run/b,server=on,wait=off
+            -xen-attach -machine xenpv
+            -m 64
+            -object secret,id=vnc-password,file=/proc/self/fd/0
+            -vnc 127.0.0.1:3,password-secret=vnc-password
+            -k de
+            -chroot /run/xylem/empty
+            -runas 1900000003:1900000003
+            -d int"#]]
+        .assert_eq(&in_lines(&launch(&channels).arguments));
+        assert_eq!(launch(&channels).input.as_deref(), Some("secret"));
+        let folder = config("p9 = ['tag=t,path=/srv,security_model=none']\n");
+        expect_test::expect![[r#"
+            -xen-domid 3
+            -chardev null,id=xylem-07070707-0707-0707-0707-070707070707
+            -chardev socket,id=libxl-cmd,path=/run/xen/qmp-libxl-3,server=on,wait=off
+            -mon chardev=libxl-cmd,mode=control
+            -no-shutdown -nodefaults -no-user-config -display none -name w
+            -xen-attach -machine xenpv
+            -m 64
+            -vnc none"#]]
+        .assert_eq(&in_lines(&launch(&folder).arguments));
     }
 
     #[test]

@@ -123,6 +123,9 @@ impl Adoption {
                     disks.push(disk);
                 }
                 DeviceKind::Vif => vifs.push(vif(device).map_err(told)?),
+                DeviceKind::Console | DeviceKind::Vfb | DeviceKind::Vkbd | DeviceKind::NinePfs => {
+                    unreachable!("of these only the kinds are read")
+                }
             }
         }
         let config = configuration(reading, base, disks, vifs)?;

@@ -6,15 +6,18 @@
 //! A node inherits its parent's permissions when it is created, so permissions are set only where
 //! they change: the domain's directory (the guest reads) and the few places where the guest writes.
 
+mod served;
+
 use std::collections::BTreeMap;
 
 use storage::{Attachment, DeviceNumber};
 use xen::{DomId, DomainKind, EvtchnPort, Uuid, XenbusState};
 use xenstore::{Access, Permission};
 
-use crate::config::{DiskConfig, HvmSettings, Mac, Start, VifConfig, VmConfig};
+use crate::config::{DiskConfig, HvmSettings, Mac, SmbiosText, Start, VifConfig, VmConfig, Vnc};
 use crate::device_model::{self, Process};
 use crate::record::{self, FORMAT_NODE, Texts};
+pub use served::devices as served_devices;
 
 /// One node to write.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -30,14 +33,14 @@ pub struct Node {
 pub struct Nodes(pub Vec<Node>);
 
 /// Owned by dom0, no access for others.
-const DOM0_ONLY: Permission = Permission::new(Access::None, DomId::DOM0);
+pub(crate) const DOM0_ONLY: Permission = Permission::new(Access::None, DomId::DOM0);
 
 impl Nodes {
     pub(crate) fn put(&mut self, path: impl Into<String>, value: impl Into<String>) {
         self.0.push(Node { path: path.into(), value: value.into(), permissions: None });
     }
 
-    fn put_with(
+    pub(crate) fn put_with(
         &mut self,
         path: impl Into<String>,
         value: impl Into<String>,
@@ -56,14 +59,36 @@ impl Nodes {
 pub enum DeviceKind {
     Vbd,
     Vif,
+    /// A console beside the first one.
+    Console,
+    Vfb,
+    Vkbd,
+    /// A folder of domain 0.
+    NinePfs,
 }
 
 impl DeviceKind {
+    pub const ALL: [Self; 6] =
+        [Self::Vbd, Self::Vif, Self::Console, Self::Vfb, Self::Vkbd, Self::NinePfs];
+
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Vbd => "vbd",
             Self::Vif => "vif",
+            Self::Console => "console",
+            Self::Vfb => "vfb",
+            Self::Vkbd => "vkbd",
+            Self::NinePfs => "9pfs",
+        }
+    }
+
+    /// Whether QEMU serves it, whose end is its end.
+    #[must_use]
+    pub fn is_served(self) -> bool {
+        match self {
+            Self::Vbd | Self::Vif => false,
+            Self::Console | Self::Vfb | Self::Vkbd | Self::NinePfs => true,
         }
     }
 }
@@ -116,6 +141,10 @@ impl DeviceRef {
         match self.kind {
             DeviceKind::Vbd => format!("disk {}", crate::xlcfg::vdev_name(self.devid)),
             DeviceKind::Vif => format!("vif {}", self.devid),
+            DeviceKind::Console => format!("channel {}", self.devid),
+            DeviceKind::Vfb => format!("screen {}", self.devid),
+            DeviceKind::Vkbd => format!("keyboard {}", self.devid),
+            DeviceKind::NinePfs => format!("folder {}", self.devid),
         }
     }
 }
@@ -127,7 +156,7 @@ impl std::fmt::Display for DeviceRef {
     }
 }
 
-/// All devices of a VM, disks first.
+/// The devices of a VM that the kernel serves, disks first.
 #[must_use]
 pub fn devices(config: &VmConfig) -> Vec<DeviceRef> {
     let disks = config.disks.iter().filter(|disk| !disk.is_empty());
@@ -339,6 +368,7 @@ pub fn early_nodes(config: &VmConfig, uuid: Uuid, domid: DomId) -> Nodes {
         nodes.put(format!("/libxl/{domid}/dm-version"), "qemu_xen");
         hvm_nodes(&mut nodes, domid, hvm);
     }
+    served::nodes(&mut nodes, domid, config);
     for vif in &config.vifs {
         vif_nodes(&mut nodes, domid, uuid, vif);
     }
@@ -402,11 +432,27 @@ fn hvm_nodes(nodes: &mut Nodes, domid: DomId, hvm: &HvmSettings) {
     nodes.put(format!("{path}/platform/acpi"), flag(hvm.acpi));
     nodes.put(format!("{path}/platform/acpi_s3"), flag(hvm.acpi_s3));
     nodes.put(format!("{path}/platform/acpi_s4"), flag(hvm.acpi_s4));
-    nodes.put(format!("{path}/platform/acpi_laptop_slate"), "0");
-    if let (Some(vnc), Some(port)) = (&hvm.vnc, device_model::vnc_port(hvm, domid)) {
-        nodes.put(format!("{path}/console/vnc-listen"), &vnc.listen);
-        nodes.put(format!("{path}/console/vnc-port"), port.to_string());
+    nodes.put(format!("{path}/platform/acpi_laptop_slate"), flag(hvm.laptop_slate));
+    if let Some(mib) = hvm.hole_mib {
+        nodes.put(format!("{path}/platform/mmio_hole_size"), (u64::from(mib) << 20).to_string());
     }
+    let mut oem_texts = 1..;
+    for SmbiosText { key, value } in &hvm.smbios {
+        let name = match *key {
+            SmbiosText::OEM => format!("oem-{}", oem_texts.next().unwrap_or_default()),
+            key => key.replace('_', "-"),
+        };
+        nodes.put(format!("{path}/bios-strings/{name}"), value);
+    }
+    vnc_nodes(nodes, domid, hvm.vnc.as_ref());
+}
+
+/// Nodes for VNC viewers.
+fn vnc_nodes(nodes: &mut Nodes, domid: DomId, vnc: Option<&Vnc>) {
+    let Some(vnc) = vnc else { return };
+    let path = format!("/local/domain/{domid}/console");
+    nodes.put(format!("{path}/vnc-listen"), &vnc.listen);
+    nodes.put(format!("{path}/vnc-port"), device_model::vnc_port(vnc, domid).to_string());
 }
 
 /// The word for a kind of domain in configuration files and under `/libxl`.
@@ -512,8 +558,11 @@ fn vif_nodes(nodes: &mut Nodes, domid: DomId, uuid: Uuid, vif: &VifConfig) {
 pub fn removed_paths(config: &VmConfig, uuid: Uuid, domid: Option<DomId>) -> Vec<Removal> {
     let mut removals = Vec::new();
     if let Some(domid) = domid {
-        for kind in [DeviceKind::Vbd, DeviceKind::Vif] {
-            let has = devices(config).iter().any(|device| device.kind == kind);
+        let all = [devices(config), served_devices(config)].concat();
+        for kind in DeviceKind::ALL {
+            // Of a VM whose record cannot be read these are not known.
+            let has = all.iter().any(|device| device.kind == kind)
+                || (kind.is_served() && config.has_model());
             if has {
                 let path = format!("/local/domain/0/backend/{}/{domid}", kind.as_str());
                 removals.push(Removal::of_domain(path, 2));
@@ -522,7 +571,7 @@ pub fn removed_paths(config: &VmConfig, uuid: Uuid, domid: Option<DomId>) -> Vec
                 removals.push(Removal::of_domain(path, 3));
             }
         }
-        if config.hvm.is_some() {
+        if config.has_model() {
             removals.push(Removal::of_domain(device_model::folder(domid), 1));
         }
         removals.push(Removal::of_domain(format!("/local/domain/{domid}"), 0));

@@ -8,6 +8,7 @@
 //! Sources: xen `tools/libs/light/libxl_types.idl`, `gentypes.py`, `libxl_json.c`.
 
 mod read;
+mod served;
 #[cfg(test)]
 mod tests;
 mod write;

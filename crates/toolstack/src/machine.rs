@@ -54,6 +54,7 @@ use xenstore::client::DomainUpdate;
 
 use crate::channel::ChannelId;
 use crate::config::{OnHostShutdown, VmConfig};
+use crate::device_model::Process;
 use crate::foreign::Adoption;
 use crate::layout::DeviceRef;
 use crate::moves::ReceiveRequest;
@@ -175,6 +176,11 @@ pub(crate) struct Vm {
 }
 
 impl Vm {
+    /// The process that emulates hardware for an HVM domain. What serves devices of others has no state of its guest's.
+    pub(crate) fn emulator(&self) -> Option<Process> {
+        self.facts.incarnation.model.filter(|_| self.config.hvm.is_some())
+    }
+
     fn new(config: impl Into<Arc<VmConfig>>, uuid: Uuid, facts: Facts) -> Self {
         Self {
             config: config.into(),

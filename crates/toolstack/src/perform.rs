@@ -11,6 +11,7 @@ pub(crate) mod checkpoint;
 pub(crate) mod checks;
 mod definitions;
 pub(crate) mod disks;
+mod hardware;
 mod hvm;
 mod model;
 mod outgoing;

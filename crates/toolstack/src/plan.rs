@@ -176,6 +176,7 @@ fn plan_new(config: &VmConfig, start: Start, origin: Origin) -> Plan {
     if origin == Origin::HostSave {
         after.push(plan.add(SaveStep::Remove, &[nodes]));
     }
+    let model = model.or_else(|| add_server(&mut plan, config, nodes));
     add_finish(&mut plan, config, start, &after, model, &EarlyVifs::new());
     plan
 }
@@ -210,6 +211,13 @@ fn add_model(
     let mut after = vec![domain];
     after.extend(disks.iter().filter(|(devid, _)| emulated.contains(devid)).map(|(_, step)| step));
     Some(plan.add(CreateStep::StartModel, &after))
+}
+
+/// Starts QEMU for a domain without emulated hardware. It opens what it needs of the host for the devices that it finds, and
+/// then gives up its rights: their nodes come first.
+fn add_server(plan: &mut Plan, config: &VmConfig, nodes: usize) -> Option<usize> {
+    let has_server = config.hvm.is_none() && config.served.any();
+    has_server.then(|| plan.add(CreateStep::StartModel, &[nodes]))
 }
 
 fn add_checks(plan: &mut Plan, config: &VmConfig, origin: Origin) -> Vec<usize> {
@@ -268,7 +276,7 @@ fn add_finish(
     early: &EarlyVifs,
 ) {
     let mut done = vec![plan.add(CreateStep::Introduce, after)];
-    let ready = config.hvm.as_ref().map(|_| plan.add(Wait::Model, model.as_slice()));
+    let ready = config.has_model().then(|| plan.add(Wait::Model, model.as_slice()));
     done.extend(ready);
     for device in layout::devices(config) {
         let seen = match early.get(&device) {
@@ -379,7 +387,7 @@ fn take_down_domain(
     }
     let pause = plan.take_down(TeardownStep::Pause, after);
     let mut closed = vec![pause];
-    if config.hvm.is_some() {
+    if config.has_model() {
         // It has disks open and memory of the domain mapped, and leaves nodes.
         closed.push(plan.take_down(TeardownStep::EndModel, &[pause]));
     }
@@ -422,6 +430,7 @@ pub fn plan_reboot(config: &VmConfig, start: Start, reached: Reached<'_>) -> Pla
     parts.extend(disks.iter().map(|(_, step)| *step));
     let model = add_model(&mut plan, config, domain, &disks);
     let nodes = plan.add(CreateStep::WriteNodes(start), &parts);
+    let model = model.or_else(|| add_server(&mut plan, config, nodes));
     add_finish(&mut plan, config, start, &[nodes], model, &EarlyVifs::new());
     plan
 }
@@ -553,6 +562,7 @@ pub fn plan_receive(config: &VmConfig, start: Start, with: ComesWith) -> Plan {
     parts.extend(disks.iter().map(|(_, step)| *step));
     let model = add_model(&mut plan, config, ours, &disks);
     let nodes = plan.add(CreateStep::WriteNodes(start), &parts);
+    let model = model.or_else(|| add_server(&mut plan, config, nodes));
     add_finish(&mut plan, config, start, &[nodes], model, &early);
     let mut all: Vec<usize> = (nodes..plan.steps.len()).collect();
     if with == ComesWith::Definition {
@@ -577,6 +587,9 @@ pub fn plan_plug(device: DeviceRef) -> Plan {
     let ready = match device.kind {
         DeviceKind::Vbd => plan.add(DeviceStep::AttachDisk(device.devid), &[]),
         DeviceKind::Vif => plan.add(DeviceStep::CheckBridge(device.devid), &[]),
+        DeviceKind::Console | DeviceKind::Vfb | DeviceKind::Vkbd | DeviceKind::NinePfs => {
+            unreachable!("QEMU's devices are its VM's from its start on")
+        }
     };
     let added = plan.add(DeviceStep::Add(device), &[ready]);
     add_plugged(&mut plan, device, &[added]);

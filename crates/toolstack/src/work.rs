@@ -18,7 +18,7 @@ use crate::checkpoint::Checkpoint;
 use crate::config::VmConfig;
 use crate::device_model::{ModelState, OwnModel, Process};
 use crate::foreign::ForeignReading;
-use crate::layout::DeviceRef;
+use crate::layout::{self, DeviceRef};
 use crate::moves::{Farewell, Greeting, Handover, Speaks};
 pub use crate::perform::{AdoptionWork, DefinitionWork, QueryWork, TuneWork};
 use crate::saved::{HostSave, SaveEnd, SavedFile};
@@ -80,7 +80,8 @@ impl Quota {
     /// `None` if the store's own limits do.
     #[must_use]
     pub fn for_devices(domid: DomId, config: &VmConfig) -> Option<Self> {
-        let devices = config.disks.len() + config.vifs.len();
+        let served = layout::served_devices(config).len();
+        let devices = config.disks.len() + config.vifs.len() + served;
         let number = u32::try_from(devices).unwrap_or(u32::MAX);
         // A frontend with as many queues as blkfront and netfront make has some thirty nodes.
         (devices > Self::DEVICES_WITHIN).then(|| Self {
@@ -263,7 +264,7 @@ pub struct Record {
     pub made_disks: Option<String>,
 }
 
-/// One line of `xl block-list` or `xl network-list`, as read from the store.
+/// One line of `xl block-list` and the like, as read from the store.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct DeviceReading {
     pub device: DeviceRef,
@@ -275,6 +276,11 @@ pub struct DeviceReading {
     pub ring_ref: Option<i64>,
     /// A vif's receive ring.
     pub rx_ring_ref: Option<i64>,
+    /// What domain 0's end of a channel is, and the path of its pty.
+    pub connection: Option<String>,
+    pub tty: Option<String>,
+    /// A channel's name, a keyboard's unique ID.
+    pub name: Option<String>,
 }
 
 /// All domains at one moment, with the names that were asked for.

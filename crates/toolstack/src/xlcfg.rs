@@ -10,9 +10,11 @@ mod cpu_features;
 mod cpuid;
 mod disk;
 mod guest;
+mod hardware;
 mod hvm;
 mod keys;
 mod pool;
+mod served;
 mod syntax;
 #[cfg(test)]
 mod table;
@@ -35,7 +37,7 @@ pub(crate) use vm::{MEMORY_MIB_MAX, name_problem};
 use xen::DomainKind;
 pub use xlconf::{HostDefaults, HostReading, read_host};
 
-use crate::config::{DiskConfig, VifConfig, VmConfig};
+use crate::config::{DiskConfig, KeyboardConfig, VifConfig, VmConfig};
 use syntax::Place;
 
 /// A configuration file's text and the settings that win over it.
@@ -157,6 +159,14 @@ pub fn parse(source: Source<'_>) -> Result<VmConfig, ConfigError> {
 /// What is wrong with it.
 pub fn parse_disk(text: &str) -> Result<DiskConfig, String> {
     disk::parse(text)
+}
+
+/// Reads one keyboard, as `vkb-attach` names it.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn parse_keyboard(text: &str) -> Result<KeyboardConfig, String> {
+    served::keyboard(text)
 }
 
 /// Reads one interface, as `network-attach` names it; `devid` is its number unless it says another.

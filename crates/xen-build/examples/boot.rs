@@ -49,6 +49,7 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
             hpet: true,
             apic: true,
             viridian: 0,
+            hole_pages: None,
         };
         println!("boot: needs {:?}", xen_build::check_hvm(&config)?);
         return run_domain(DomainKind::Hvm, vcpus, seconds, cmdline, |xen, domid, channels| {

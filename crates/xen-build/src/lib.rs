@@ -38,6 +38,7 @@ pub use image::{
     Compression, DescriptionError, ElfClass, ImageError, KernelImage, Notes, Relocation,
 };
 pub use monitor::Monitor;
+pub use pvh::pool_pages as paging_pool_pages;
 pub use restored::{RestoredConfig, check_restored, end_claim, prepare_restored};
 
 use xen::{DomId, DomainKind, GrantRef, Hypervisor, PAGE_SHIFT, Xen};

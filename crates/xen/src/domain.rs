@@ -52,11 +52,13 @@ pub struct CreateOptions {
     pub shadow_paging: bool,
     /// Whether a translated domain may use nested virtualisation.
     pub nested_virt: bool,
+    /// Whether reads of unknown model specific registers give 0 instead of a fault.
+    pub msr_relaxed: bool,
 }
 
 impl Default for CreateOptions {
     fn default() -> Self {
-        Self { grant_version_max: 1, shadow_paging: false, nested_virt: false }
+        Self { grant_version_max: 1, shadow_paging: false, nested_virt: false, msr_relaxed: false }
     }
 }
 
@@ -225,7 +227,8 @@ impl<H: Hypervisor> Xen<H> {
         let limit = |frames: Option<u32>| {
             frames.map_or(-1, |frames| i32::try_from(frames).unwrap_or(i32::MAX))
         };
-        let CreateOptions { grant_version_max, shadow_paging, nested_virt } = wanted.options;
+        let CreateOptions { grant_version_max, shadow_paging, nested_virt, msr_relaxed } =
+            wanted.options;
         let flags = match wanted.kind {
             DomainKind::Pv => 0,
             DomainKind::Pvh | DomainKind::Hvm => {
@@ -252,6 +255,7 @@ impl<H: Hypervisor> Xen<H> {
             .i32(40, limit(wanted.maptrack_frames_max))
             .u32(44, grant_version_max.into())
             .u32(56 + tail, emulation)
+            .u32(60 + tail, u32::from(msr_relaxed))
             .done();
         self.domctl("createdomain", domctl::CREATEDOMAIN, domid, &payload[..64 + tail])?;
         Ok(self.domctl_domid())

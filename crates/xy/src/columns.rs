@@ -11,7 +11,10 @@ pub(crate) mod top;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use api::{BlockRow, Cost, CreateReport, DomainRow, Info, NetworkRow, Stage, VcpuRow};
+use api::{
+    BlockRow, ChannelRow, Cost, CreateReport, DomainRow, Info, KeyboardRow, NetworkRow, Stage,
+    VcpuRow,
+};
 
 /// Additional columns of `list`.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -224,6 +227,54 @@ pub(crate) fn network_list(rows: &[NetworkRow]) -> String {
             or_minus_one(row.evtchn),
             or_minus_one(row.tx_ring_ref),
             or_minus_one(row.rx_ring_ref),
+            row.backend_path,
+        );
+    }
+    out
+}
+
+pub(crate) fn channel_list(rows: &[ChannelRow]) -> String {
+    let mut out = format!(
+        "{:<3} {:<2} {:<5} {:<6} {:>8} {:<10} {:<30}\n",
+        "Idx", "BE", "state", "evt-ch", "ring-ref", "connection", ""
+    );
+    for row in rows {
+        put!(
+            out,
+            "{:<3} {:<2} {:<5} {:<6} {:<8} {:<10} ",
+            row.devid,
+            row.backend_domid,
+            row.state,
+            or_minus_one(row.evtchn),
+            or_minus_one(row.ring_ref),
+            row.connection,
+        );
+        if row.connection == "pty" {
+            put!(out, "{:<30} ", row.tty.as_deref().unwrap_or_default());
+        }
+        out.push('\n');
+    }
+    out
+}
+
+pub(crate) fn vkb_list(rows: &[KeyboardRow]) -> String {
+    let mut out = format!(
+        "{:<3} {:<2} {:<6} {:<5} {:<6} {:>6} {:<10} {:<10} {:<30}\n",
+        "Idx", "BE", "handle", "state", "evt-ch", "ref", "ID", "BE-type", "BE-path"
+    );
+    for row in rows {
+        put!(
+            out,
+            "{:<3} {:<2} {:>6} {:>5} {:>6} {:>6} {:<10} {:<10} {:<30}\n",
+            row.devid,
+            row.backend_domid,
+            row.devid,
+            row.state,
+            or_minus_one(row.evtchn),
+            or_minus_one(row.ring_ref),
+            // As C prints none.
+            row.unique_id.as_deref().unwrap_or("(null)"),
+            "qemu",
             row.backend_path,
         );
     }

@@ -268,8 +268,8 @@ mod tests {
             ("dom", "\"dom\" is ambiguous: domid, domname, dominfo"),
             (
                 "c",
-                "\"c\" is ambiguous: create, check, checkpoint, checkpoint-list, checkpoint-destroy, clone, console, cd-insert, \
-                 cd-eject, claims, cpupool-create, cpupool-list, cpupool-destroy, cpupool-rename, \
+                "\"c\" is ambiguous: create, check, checkpoint, checkpoint-list, checkpoint-destroy, clone, console, channel-list, \
+                 cd-insert, cd-eject, claims, cpupool-create, cpupool-list, cpupool-destroy, cpupool-rename, \
                  cpupool-cpu-add, cpupool-cpu-remove, cpupool-migrate, cpupool-numa-split, counters, completion, complete",
             ),
             ("migrate", "migrate"),

@@ -320,7 +320,7 @@ fn guest_initramfs(tree: &Tree, modules: &Modules) -> Result<Vec<u8>> {
         );
         root.file(&format!("sbin/{action}"), 0o755, script.as_bytes());
     }
-    modules.add(&mut root, "lib", recipe::GUEST_MODULES, &[])?;
+    modules.add(&mut root, "lib", recipe::GUEST_MODULES, recipe::GUEST_SPARE_MODULES)?;
     Ok(root.finish())
 }
 

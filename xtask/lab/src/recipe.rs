@@ -205,10 +205,14 @@ pub(crate) const DOM0_MODULES: &[&str] = &[
 ];
 
 /// Kernel modules of dom0 that a scenario may load with `modprobe`.
-pub(crate) const DOM0_SPARE_MODULES: &[&str] = &["ext4", "xen-blkfront", "xen-netfront"];
+pub(crate) const DOM0_SPARE_MODULES: &[&str] =
+    &["ext4", "xen-blkfront", "xen-netfront", "xen-pciback"];
 
 /// Kernel modules that the Linux guest's init loads.
 pub(crate) const GUEST_MODULES: &[&str] = &["xen-blkfront", "xen-netfront", "ext4"];
+
+/// Those that it loads if its command line asks for what they do.
+pub(crate) const GUEST_SPARE_MODULES: &[&str] = &["9p", "9pnet_xen", "xen-pcifront"];
 
 /// Dependencies that the modules do not name, because they go through a kernel interface.
 pub(crate) const MODULE_DEPENDENCIES: &[(&str, &str)] = &[("ext4", "crc32c_generic")];

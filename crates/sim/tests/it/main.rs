@@ -27,6 +27,7 @@ mod save;
 mod save_hvm;
 mod saved;
 mod sched;
+mod served;
 mod sharing;
 mod shutdown;
 mod storage;

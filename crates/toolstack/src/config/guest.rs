@@ -4,6 +4,32 @@ use xen_build::{CpuidOverride, MsrOverride};
 
 use crate::tuning::CpuList;
 
+/// The host's own hardware that a guest may use.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct HardwareAccess {
+    pub ports: Vec<IoPorts>,
+    pub interrupts: Vec<u32>,
+    pub memory: Vec<IoMemory>,
+}
+
+/// A range of I/O ports.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct IoPorts {
+    pub first: u32,
+    pub last: u32,
+}
+
+/// A range of a device's memory.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct IoMemory {
+    /// The first frame of the machine.
+    pub first: u64,
+    /// At least one.
+    pub frames: u64,
+    /// Where a translated guest sees it; `None`: at the machine's own place.
+    pub gfn: Option<u64>,
+}
+
 /// Limits of Xen's tables, memory translation, and CPU features.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct GuestOptions {
@@ -31,6 +57,11 @@ pub struct GuestOptions {
     pub on_host_shutdown: Option<OnHostShutdown>,
     /// The number or name of the CPU pool that it runs in; `None`: the first one.
     pub pool: Option<String>,
+    /// The memory for a translated guest's second page tables, in MiB; `None`: by its memory and vCPUs.
+    pub paging_pool_mib: Option<u32>,
+    /// Reads of unknown model specific registers give 0 instead of a fault.
+    pub msr_relaxed: bool,
+    pub hardware: Option<Box<HardwareAccess>>,
     /// What finds its kernel, unless it is HVM.
     pub bootloader: Option<Box<Bootloader>>,
 }

@@ -149,6 +149,40 @@ pub enum ModelUser {
     Named(String),
 }
 
+/// A text that the guest's firmware tells in its SMBIOS tables.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct SmbiosText {
+    /// One of [`SmbiosText::KEYS`].
+    pub key: &'static str,
+    pub value: String,
+}
+
+impl SmbiosText {
+    /// Any number of these.
+    pub const OEM: &'static str = "oem";
+    /// Names in a configuration file. In the store they have dashes. Source: libxl's `smbios_type`.
+    pub const KEYS: [&'static str; 18] = [
+        "bios_vendor",
+        "bios_version",
+        "system_manufacturer",
+        "system_product_name",
+        "system_version",
+        "system_serial_number",
+        "baseboard_manufacturer",
+        "baseboard_product_name",
+        "baseboard_version",
+        "baseboard_serial_number",
+        "baseboard_asset_tag",
+        "baseboard_location_in_chassis",
+        "enclosure_manufacturer",
+        "enclosure_serial_number",
+        "enclosure_asset_tag",
+        "battery_manufacturer",
+        "battery_device_name",
+        Self::OEM,
+    ];
+}
+
 /// HVM-specific settings.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct HvmSettings {
@@ -187,6 +221,15 @@ pub struct HvmSettings {
     pub model_user: ModelUser,
     /// Extra arguments.
     pub model_arguments: Vec<String>,
+    /// Whether its firmware says that it can be a tablet or a laptop.
+    pub laptop_slate: bool,
+    /// Whether its CPUs have addresses of more than 32 bits.
+    pub pae: bool,
+    /// Whether its CPUs report machine checks to one of them only.
+    pub lmce: bool,
+    /// Below 4 GiB, for its devices.
+    pub hole_mib: Option<u32>,
+    pub smbios: Vec<SmbiosText>,
 }
 
 impl Default for HvmSettings {
@@ -218,6 +261,11 @@ impl Default for HvmSettings {
             model: None,
             model_user: ModelUser::default(),
             model_arguments: Vec::new(),
+            laptop_slate: false,
+            pae: true,
+            lmce: false,
+            hole_mib: None,
+            smbios: Vec::new(),
         }
     }
 }

@@ -6,15 +6,17 @@ use serde_json::{Map, Value};
 use xen::{DomainKind, Uuid};
 use xen_build::{CpuidRegister, NO_SUBLEAF};
 
-use super::write::{kind, register_name, shutdown_action, tsc_mode, vga};
+use super::served;
+use super::write::{LMCE, kind, register_name, shutdown_action, tsc_mode, vga};
 use super::{ImportError, Imported};
 use crate::config::{
     AffinityConfig, Bios, Bootloader, ClockOffset, CpuLists, CpuidConfig, DiskBus, DiskConfig,
-    GuestOptions, HvmSettings, ImageFormat, Mac, Mode, ModelUser, Origin, Rate, ShutdownAction,
-    ShutdownPolicy, SoundCard, TscMode, UsbVersion, Vdev, Vga, VifConfig, VmConfig, Vnc,
+    GuestOptions, HardwareAccess, HvmSettings, ImageFormat, IoMemory, IoPorts, Mac, Mode,
+    ModelUser, Origin, Rate, ShutdownAction, ShutdownPolicy, SmbiosText, SoundCard, TscMode,
+    UsbVersion, Vdev, Vga, VifConfig, VmConfig, Vnc,
 };
 use crate::tuning::{CpuList, FIRST_POOL};
-use crate::xlcfg::{self, Source, shown, viridian_default, viridian_mask};
+use crate::xlcfg::{self, MEMORY_MIB_MAX, Source, shown, viridian_default, viridian_mask};
 
 /// Devices that Xylem does not have. A VM with one would miss it.
 const DEVICES: &[&str] = &[
@@ -22,11 +24,9 @@ const DEVICES: &[&str] = &[
     "rdms",
     "dtdevs",
     "vtpms",
-    "p9s",
     "pvcallsifs",
     "vdispls",
     "vsnds",
-    "channels",
     "usbctrls",
     "usbdevs",
     "virtios",
@@ -34,16 +34,13 @@ const DEVICES: &[&str] = &[
 /// Lists and texts in `b_info` without which the VM would be another.
 const REFUSED: &[(&str, &str)] = &[
     ("device_tree", "only for Arm"),
-    ("ioports", "devices of the host are not supported"),
-    ("irqs", "devices of the host are not supported"),
-    ("iomem", "devices of the host are not supported"),
     ("vnuma_nodes", "virtual NUMA nodes are not supported"),
     ("stubdomain_kernel", "device models in domains of their own are not supported"),
 ];
 /// What differs from the default there, and is no more than advice to a host.
 const WARNED: &[(&str, &str)] = &[("exec_ssid_label", "security labels are ignored")];
 
-type Result<T> = std::result::Result<T, ImportError>;
+pub(super) type Result<T> = std::result::Result<T, ImportError>;
 
 /// Reads a configuration, of `file` for messages.
 ///
@@ -74,24 +71,24 @@ pub fn from_json(file: &str, text: &str) -> Result<Imported> {
 }
 
 /// An object, with its place for messages.
-struct Node<'a> {
+pub(super) struct Node<'a> {
     file: &'a str,
     path: String,
     map: &'a Map<String, Value>,
 }
 
 impl<'a> Node<'a> {
-    fn error(&self, key: &str, problem: impl Into<String>) -> ImportError {
+    pub(super) fn error(&self, key: &str, problem: impl Into<String>) -> ImportError {
         let field = format!("{}{key}: ", self.path);
         ImportError { file: self.file.to_owned(), field, problem: problem.into() }
     }
 
-    fn get(&self, key: &str) -> Option<&'a Value> {
+    pub(super) fn get(&self, key: &str) -> Option<&'a Value> {
         self.map.get(key).filter(|value| !value.is_null())
     }
 
     /// What is missing is empty.
-    fn object(&self, key: &str) -> Result<Option<Node<'a>>> {
+    pub(super) fn object(&self, key: &str) -> Result<Option<Node<'a>>> {
         match self.get(key) {
             None => Ok(None),
             Some(Value::Object(map)) => {
@@ -101,11 +98,11 @@ impl<'a> Node<'a> {
         }
     }
 
-    fn needed(&self, key: &str) -> Result<Node<'a>> {
+    pub(super) fn needed(&self, key: &str) -> Result<Node<'a>> {
         self.object(key)?.ok_or_else(|| self.error(key, "is missing"))
     }
 
-    fn list(&self, key: &str) -> Result<&'a [Value]> {
+    pub(super) fn list(&self, key: &str) -> Result<&'a [Value]> {
         match self.get(key) {
             None => Ok(&[]),
             Some(Value::Array(items)) => Ok(items),
@@ -113,7 +110,7 @@ impl<'a> Node<'a> {
         }
     }
 
-    fn objects(&self, key: &str) -> Result<Vec<Node<'a>>> {
+    pub(super) fn objects(&self, key: &str) -> Result<Vec<Node<'a>>> {
         let items = self.list(key)?.iter().zip(0..);
         items
             .map(|(item, number)| match item {
@@ -128,7 +125,7 @@ impl<'a> Node<'a> {
     }
 
     /// An empty text counts as none.
-    fn text(&self, key: &str) -> Result<Option<&'a str>> {
+    pub(super) fn text(&self, key: &str) -> Result<Option<&'a str>> {
         match self.get(key) {
             None => Ok(None),
             Some(Value::String(text)) => Ok(Some(text.as_str()).filter(|it| !it.is_empty())),
@@ -136,17 +133,17 @@ impl<'a> Node<'a> {
         }
     }
 
-    fn owned(&self, key: &str) -> Result<Option<String>> {
+    pub(super) fn owned(&self, key: &str) -> Result<Option<String>> {
         Ok(self.text(key)?.map(str::to_owned))
     }
 
-    fn texts(&self, key: &str) -> Result<Vec<String>> {
+    pub(super) fn texts(&self, key: &str) -> Result<Vec<String>> {
         let text = |item: &Value| item.as_str().map(str::to_owned);
         let texts = self.list(key)?.iter().map(text).collect::<Option<_>>();
         texts.ok_or_else(|| self.error(key, "expected a list of texts"))
     }
 
-    fn number(&self, key: &str) -> Result<Option<u64>> {
+    pub(super) fn number(&self, key: &str) -> Result<Option<u64>> {
         match self.get(key) {
             None => Ok(None),
             // libxl's words for "default".
@@ -160,7 +157,7 @@ impl<'a> Node<'a> {
         }
     }
 
-    fn narrow<T: TryFrom<u64>>(&self, key: &str) -> Result<Option<T>> {
+    pub(super) fn narrow<T: TryFrom<u64>>(&self, key: &str) -> Result<Option<T>> {
         let Some(number) = self.number(key)? else { return Ok(None) };
         match T::try_from(number) {
             Ok(number) => Ok(Some(number)),
@@ -168,7 +165,7 @@ impl<'a> Node<'a> {
         }
     }
 
-    fn flag(&self, key: &str) -> Result<Option<bool>> {
+    pub(super) fn flag(&self, key: &str) -> Result<Option<bool>> {
         match self.get(key) {
             None => Ok(None),
             Some(Value::Bool(flag)) => Ok(Some(*flag)),
@@ -184,7 +181,7 @@ impl<'a> Node<'a> {
     }
 
     /// One of some words.
-    fn choice<T: Copy>(
+    pub(super) fn choice<T: Copy>(
         &self,
         key: &str,
         all: &[T],
@@ -198,19 +195,19 @@ impl<'a> Node<'a> {
             .ok_or_else(|| self.error(key, format!("{}: expected one of {}", shown(text), known())))
     }
 
-    fn refuse_if(&self, key: &str, is_set: bool, problem: &str) -> Result<()> {
+    pub(super) fn refuse_if(&self, key: &str, is_set: bool, problem: &str) -> Result<()> {
         if is_set { Err(self.error(key, problem)) } else { Ok(()) }
     }
 
     /// A backend in another domain than domain 0.
-    fn refuse_other_backend(&self) -> Result<()> {
+    pub(super) fn refuse_other_backend(&self) -> Result<()> {
         const PROBLEM: &str = "backends in other domains are not supported";
         let name = self.text("backend_domname")?;
         self.refuse_if("backend_domname", name.is_some_and(|it| it != "Domain-0"), PROBLEM)?;
         self.refuse_if("backend_domid", self.number("backend_domid")?.unwrap_or(0) != 0, PROBLEM)
     }
 
-    fn is_set(&self, key: &str) -> bool {
+    pub(super) fn is_set(&self, key: &str) -> bool {
         match self.get(key) {
             None | Some(Value::Null) => false,
             Some(Value::Array(items)) => !items.is_empty(),
@@ -234,9 +231,6 @@ fn config(root: &Node<'_>, warnings: &mut Vec<String>) -> Result<VmConfig> {
     let mut warn = |key: &str, problem: &str| {
         warnings.push(format!("{}: warning: {key}: {problem}", root.file));
     };
-    if kind != DomainKind::Hvm && (root.is_set("vfbs") || root.is_set("vkbs")) {
-        warn("vfbs", "ignored: a VM without device model has no screen");
-    }
     for (key, problem) in REFUSED {
         build.refuse_if(key, build.is_set(key), problem)?;
     }
@@ -262,6 +256,15 @@ fn config(root: &Node<'_>, warnings: &mut Vec<String>) -> Result<VmConfig> {
     let disks = root.objects("disks")?.iter().map(disk).collect::<Result<Vec<_>>>()?;
     let nics = root.objects("nics")?;
     let vifs = nics.iter().zip(0..).map(|(nic, index)| vif(nic, index, kind));
+    let served = served::read(root, &build, kind)?;
+    let mut hvm = match kind {
+        DomainKind::Hvm => Some(Box::new(hvm(&build, &own)?)),
+        DomainKind::Pv | DomainKind::Pvh => None,
+    };
+    // libxl's serves them unrestricted.
+    if let Some(hvm) = hvm.as_deref_mut().filter(|_| served.any()) {
+        hvm.model_user = ModelUser::Root;
+    }
     Ok(VmConfig {
         origin: Origin { file: root.file.to_owned(), ..Origin::default() },
         name: create.owned("name")?.ok_or_else(|| create.error("name", "is missing"))?,
@@ -276,11 +279,12 @@ fn config(root: &Node<'_>, warnings: &mut Vec<String>) -> Result<VmConfig> {
         vcpus_max,
         disks,
         vifs: vifs.collect::<Result<Vec<_>>>()?,
+        served,
         policy: policy(root)?,
         tsc_mode: mode_of_tsc(&build)?,
         grant_frames_max: build.narrow("max_grant_frames")?,
         options: GuestOptions { cpuid, ..guest_options(&build, &create, kind, vcpus_max)? },
-        hvm: if kind == DomainKind::Hvm { Some(Box::new(hvm(&build, &own)?)) } else { None },
+        hvm,
     })
 }
 
@@ -319,7 +323,50 @@ fn guest_options(
         on_host_shutdown: None,
         pool: create.owned("pool_name")?.filter(|it| !FIRST_POOL.contains(&it.as_str())),
         bootloader: bootloader(build, kind)?,
+        paging_pool_mib: paging_pool(build, kind)?,
+        msr_relaxed: match build.object("arch_x86")? {
+            Some(x86) => x86.flag("msr_relaxed")? == Some(true),
+            None => false,
+        },
+        hardware: hardware(build)?,
     })
+}
+
+/// libxl writes the one that it computed, too.
+fn paging_pool(build: &Node<'_>, kind: DomainKind) -> Result<Option<u32>> {
+    let kib = build.number("shadow_memkb")?.filter(|_| kind != DomainKind::Pv);
+    let (max, vcpus) = (build.number("max_memkb")?, build.number("max_vcpus")?.unwrap_or(1));
+    let Some(kib) = kib.filter(|kib| *kib > 0) else { return Ok(None) };
+    // Source: libxl_get_required_shadow_memory.
+    let computed = 4 * (256 * vcpus + 2 * (max.unwrap_or_default() / 1024));
+    let mib = u32::try_from(kib.div_ceil(1024)).ok().filter(|mib| *mib <= MEMORY_MIB_MAX);
+    let mib = mib.ok_or_else(|| build.error("shadow_memkb", format!("{kib} is out of range")))?;
+    Ok((kib != computed).then_some(mib))
+}
+
+fn hardware(build: &Node<'_>) -> Result<Option<Box<HardwareAccess>>> {
+    let mut hardware = HardwareAccess::default();
+    for node in build.objects("ioports")? {
+        let (first, count): (Option<u32>, Option<u32>) =
+            (node.narrow("first")?, node.narrow("number")?);
+        let (Some(first), Some(count @ 1..)) = (first, count) else {
+            return Err(node.error("number", "expected a first port and how many"));
+        };
+        hardware.ports.push(IoPorts { first, last: first.saturating_add(count - 1) });
+    }
+    for item in build.list("irqs")? {
+        let number = item.as_u64().and_then(|number| u32::try_from(number).ok());
+        hardware.interrupts.push(number.ok_or_else(|| build.error("irqs", "expected numbers"))?);
+    }
+    for node in build.objects("iomem")? {
+        let (Some(first), Some(frames @ 1..)) = (node.number("start")?, node.number("number")?)
+        else {
+            return Err(node.error("number", "expected a first frame and how many"));
+        };
+        let gfn = node.number("gfn")?.filter(|gfn| *gfn != first);
+        hardware.memory.push(IoMemory { first, frames, gfn });
+    }
+    Ok((hardware != HardwareAccess::default()).then(|| Box::new(hardware)))
 }
 
 /// libxl runs none for HVM domains.
@@ -505,7 +552,7 @@ fn hvm(build: &Node<'_>, own: &Node<'_>) -> Result<HvmSettings> {
     ] {
         own.refuse_if(key, own.flag(key)? == Some(true), problem)?;
     }
-    for key in ["smbios_firmware", "acpi_firmware", "smbios"] {
+    for key in ["smbios_firmware", "acpi_firmware"] {
         own.refuse_if(key, own.is_set(key), "not supported")?;
     }
     let cards = [Vga::None, Vga::Cirrus, Vga::Standard];
@@ -552,7 +599,24 @@ fn hvm(build: &Node<'_>, own: &Node<'_>) -> Result<HvmSettings> {
             Some(name) => ModelUser::Named(name.to_owned()),
         },
         model_arguments,
+        laptop_slate: own.flag("acpi_laptop_slate")?.unwrap_or(default.laptop_slate),
+        pae: own.flag("pae")?.unwrap_or(default.pae),
+        lmce: own.number("mca_caps")?.is_some_and(|bits| bits & LMCE != 0),
+        hole_mib: own.narrow::<u32>("mmio_hole_memkb")?.map(|kib| kib >> 10).filter(|mib| *mib > 0),
+        smbios: smbios(own)?,
     })
+}
+
+fn smbios(own: &Node<'_>) -> Result<Vec<SmbiosText>> {
+    let mut texts = Vec::new();
+    for node in own.objects("smbios")? {
+        let key = node.choice("key", &SmbiosText::KEYS, |key| key)?;
+        let (Some(key), Some(value)) = (key, node.owned("value")?) else {
+            return Err(node.error("key", "expected a key and a text"));
+        };
+        texts.push(SmbiosText { key, value });
+    }
+    Ok(texts)
 }
 
 /// Whatever display libxl would have found, ours is another.

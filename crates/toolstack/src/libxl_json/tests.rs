@@ -7,9 +7,10 @@ use xen_build::CpuidOverride;
 
 use super::{ExportError, from_json, to_json};
 use crate::config::{
-    Bios, ClockOffset, CpuidText, DiskBus, DiskConfig, GuestOptions, HvmSettings, ImageFormat, Mac,
-    Mode, ModelUser, Origin, Rate, ShutdownAction, ShutdownPolicy, SoundCard, TscMode, UsbVersion,
-    Vga, VifConfig, VmConfig, Vnc,
+    Bios, ClockOffset, CpuidText, DiskBus, DiskConfig, GuestOptions, HardwareAccess, HvmSettings,
+    ImageFormat, IoMemory, IoPorts, Mac, Mode, ModelUser, Origin, Rate, ServedDevices,
+    ShutdownAction, ShutdownPolicy, SmbiosText, SoundCard, TscMode, UsbVersion, Vga, VifConfig,
+    VmConfig, Vnc,
 };
 use crate::xlcfg::{Source, parse, viridian_mask};
 
@@ -304,7 +305,7 @@ fn what_is_not_supported_is_named() {
     say(with("/on_crash", json!("reboot")));
     expect![[r#"
         saved: pcidevs: such devices are not supported
-        saved: b_info.iomem: devices of the host are not supported
+        saved: b_info.iomem[0].number: expected a first frame and how many
         saved: b_info.device_model_stubdomain: device models in domains of their own are not supported
         saved: b_info.type.pvh.pvshim: the PV shim is not supported
         saved: b_info.tsc_mode: "native_paravirt": expected one of default, always_emulate, native
@@ -460,6 +461,15 @@ fn hvm_settings() -> impl Strategy<Value = HvmSettings> {
                 model: has.then(|| "/model".to_owned()),
                 model_user: user,
                 model_arguments: extra,
+                laptop_slate: has,
+                pae: !has,
+                lmce: has,
+                hole_mib: has.then_some(512),
+                smbios: ["bios_vendor", "oem", "oem"]
+                    .into_iter()
+                    .take(if has { 3 } else { 0 })
+                    .map(|key| SmbiosText { key, value: "a=b, c".to_owned() })
+                    .collect(),
             }
         },
     )
@@ -489,6 +499,7 @@ fn configs() -> impl Strategy<Value = VmConfig> {
             let [poweroff, reboot, crash, watchdog, soft_reset] = actions;
             let is_translated = kind != DomainKind::Pv;
             VmConfig {
+                served: ServedDevices::default(),
                 origin: Origin::default(),
                 name: "web".to_owned(),
                 uuid: Some(Uuid(uuid)).filter(|it| *it != Uuid::default()).or(Some(Uuid([1; 16]))),
@@ -523,6 +534,18 @@ fn configs() -> impl Strategy<Value = VmConfig> {
                     on_host_shutdown: None,
                     pool: None,
                     bootloader: None,
+                    paging_pool_mib: (is_translated && options.3).then_some(77),
+                    msr_relaxed: options.4,
+                    hardware: options.3.then(|| {
+                        Box::new(HardwareAccess {
+                            ports: vec![IoPorts { first: 0x3f8, last: 0x3ff }],
+                            interrupts: vec![4, 7],
+                            memory: vec![
+                                IoMemory { first: 0xa0, frames: 0x20, gfn: None },
+                                IoMemory { first: 0xc0, frames: 1, gfn: Some(0xf_0000) },
+                            ],
+                        })
+                    }),
                 },
                 hvm: (kind == DomainKind::Hvm).then(|| Box::new(hvm)),
             }

@@ -4,10 +4,10 @@ use serde_json::{Map, Value, json};
 use xen::DomainKind;
 use xen_build::{BitPolicy, CpuidRegister, NO_SUBLEAF};
 
-use super::ExportError;
+use super::{ExportError, served};
 use crate::config::{
-    Access, AffinityConfig, Bios, CpuLists, CpuidConfig, DiskConfig, HvmSettings, ModelUser,
-    ShutdownAction, TscMode, Vga, VifConfig, VmConfig,
+    Access, AffinityConfig, Bios, CpuLists, CpuidConfig, DiskConfig, HardwareAccess, HvmSettings,
+    IoMemory, IoPorts, ModelUser, ShutdownAction, SmbiosText, TscMode, Vga, VifConfig, VmConfig,
 };
 use crate::xlcfg::viridian_groups;
 
@@ -30,6 +30,7 @@ pub fn to_json(config: &VmConfig) -> Result<String, ExportError> {
         "disks": disks,
         "nics": vifs,
     });
+    served::put(config, &mut whole);
     if config.options.shadow_paging {
         whole["c_info"]["hap"] = json!("False");
     }
@@ -85,12 +86,12 @@ pub(super) fn vga(card: Vga) -> &'static str {
     }
 }
 
-fn defbool(value: bool) -> &'static str {
+pub(super) fn defbool(value: bool) -> &'static str {
     if value { "True" } else { "False" }
 }
 
 /// Sets the fields that have a value.
-fn set<V: Into<Value>>(
+pub(super) fn set<V: Into<Value>>(
     map: &mut Map<String, Value>,
     fields: impl IntoIterator<Item = (&'static str, Option<V>)>,
 ) {
@@ -114,6 +115,7 @@ fn build_info(config: &VmConfig) -> Value {
             ("max_maptrack_frames", options.maptrack_frames_max.map(u64::from)),
             ("max_grant_version", options.grant_version_max.map(u64::from)),
             ("event_channels", options.evtchn_port_max.map(u64::from)),
+            ("shadow_memkb", options.paging_pool_mib.map(|mib| u64::from(mib) << 10)),
             // Without one, xl list -l of a PV domain counts with libxl's word for "default".
             ("video_memkb", Some(config.hvm.as_ref().map_or(0, |hvm| hvm.video_mib << 10))),
             (
@@ -157,7 +159,20 @@ fn build_info(config: &VmConfig) -> Value {
             // xl writes these always.
             ("sched_params", Some(Value::Object(shares))),
             ("arch_arm", Some(json!({}))),
-            ("arch_x86", Some(json!({}))),
+            (
+                "arch_x86",
+                Some(if options.msr_relaxed {
+                    json!({ "msr_relaxed": "True" })
+                } else {
+                    json!({})
+                }),
+            ),
+            ("ioports", hardware(config, ports)),
+            (
+                "irqs",
+                hardware(config, |it| it.interrupts.iter().copied().map(Value::from).collect()),
+            ),
+            ("iomem", hardware(config, memory)),
         ],
     );
     let mut own = Map::new();
@@ -166,6 +181,22 @@ fn build_info(config: &VmConfig) -> Value {
     }
     info.insert(format!("type.{}", kind(config.kind)), own.into());
     info.into()
+}
+
+/// A list of the host's own hardware, unless it is empty.
+fn hardware(config: &VmConfig, of: fn(&HardwareAccess) -> Vec<Value>) -> Option<Value> {
+    let list = of(config.options.hardware.as_deref()?);
+    (!list.is_empty()).then(|| list.into())
+}
+
+fn ports(hardware: &HardwareAccess) -> Vec<Value> {
+    let range = |it: &IoPorts| json!({ "first": it.first, "number": it.last - it.first + 1 });
+    hardware.ports.iter().map(range).collect()
+}
+
+fn memory(hardware: &HardwareAccess) -> Vec<Value> {
+    let range = |it: &IoMemory| json!({ "start": it.first, "number": it.frames, "gfn": it.gfn.unwrap_or(it.first) });
+    hardware.memory.iter().map(range).collect()
 }
 
 /// `None` if it is empty.
@@ -180,6 +211,14 @@ fn affinity(config: &VmConfig, of: impl Fn(&AffinityConfig) -> Option<&CpuLists>
     let each = (0..config.vcpus_max).map_while(cpus);
     let each: Vec<Value> = each.map(|cpus| cpus.into_iter().collect()).collect();
     (!each.is_empty()).then(|| each.into())
+}
+
+/// `XEN_HVM_MCA_CAP_LMCE`.
+pub(super) const LMCE: u64 = 1;
+
+fn smbios(hvm: &HvmSettings) -> Value {
+    let text = |it: &SmbiosText| json!({ "key": it.key, "value": it.value });
+    hvm.smbios.iter().map(text).collect()
 }
 
 /// The fields of a device model, and those in the part for HVM domains.
@@ -220,6 +259,8 @@ fn put_hvm(hvm: &HvmSettings, info: &mut Map<String, Value>, own: &mut Map<Strin
             ("hpet", Some(defbool(hvm.hpet))),
             ("usb", Some(defbool(hvm.usb))),
             ("xen_platform_pci", Some(defbool(hvm.platform_device))),
+            ("acpi_laptop_slate", hvm.laptop_slate.then_some("True")),
+            ("pae", (!hvm.pae).then_some("False")),
         ],
     );
     let groups: Vec<Value> =
@@ -248,6 +289,9 @@ fn put_hvm(hvm: &HvmSettings, info: &mut Map<String, Value>, own: &mut Map<Strin
             ("soundhw", hvm.sound.map(|it| it.as_str().into())),
             ("hdtype", Some(hvm.disk_bus.as_str().into())),
             ("vendor_device", hvm.vendor_device.then(|| "xenserver".into())),
+            ("mca_caps", hvm.lmce.then(|| LMCE.into())),
+            ("mmio_hole_memkb", hvm.hole_mib.map(|mib| (u64::from(mib) << 10).into())),
+            ("smbios", (!hvm.smbios.is_empty()).then(|| smbios(hvm))),
         ],
     );
 }

@@ -62,6 +62,8 @@ pub(crate) fn remove_from(config: &mut VmConfig, device: DeviceRef) {
             config.vifs.retain(|vif| vif.devid != device.devid);
             config.origin.lines.retain(|key, _| !key.starts_with("vif["));
         }
+        // They stay for as long as the VM runs.
+        DeviceKind::Console | DeviceKind::Vfb | DeviceKind::Vkbd | DeviceKind::NinePfs => {}
     }
 }
 
@@ -114,8 +116,7 @@ impl Pending {
             let mut words = text.split(' ');
             let (what, kind, devid) = (words.next()?, words.next()?, words.next()?);
             let what = Self::ALL.into_iter().find(|it| it.as_str() == what)?;
-            let kinds = [DeviceKind::Vbd, DeviceKind::Vif];
-            let kind = kinds.into_iter().find(|it| it.as_str() == kind)?;
+            let kind = DeviceKind::ALL.into_iter().find(|it| it.as_str() == kind)?;
             Some((DeviceRef { kind, devid: devid.parse().ok()? }, what))
         };
         text.split(';').filter_map(one).collect()

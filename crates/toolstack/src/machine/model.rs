@@ -1,7 +1,7 @@
 //! Device models: adoption from an earlier daemon, and unexpected exits.
 //!
 //! A guest without its emulated hardware hangs at the next access. So the exit of a device model
-//! counts as a crash of its domain.
+//! counts as a crash of its domain, unless it only serves devices that the guest can do without.
 
 use xen::{ShutdownReason, Uuid};
 
@@ -46,7 +46,7 @@ impl Toolstack {
         }
         let lacks = |uuid: &Uuid| {
             let vm = &self.vms[uuid];
-            vm.config.hvm.is_some() && vm.facts.incarnation.model.is_none()
+            vm.config.has_model() && vm.facts.incarnation.model.is_none()
         };
         let (without, unfinished) = adopted.unfinished.drain(..).partition(|(uuid, _)| lacks(uuid));
         adopted.unfinished = unfinished;
@@ -90,6 +90,10 @@ impl Toolstack {
             return;
         }
         let name = vm.config.name.clone();
+        if vm.config.hvm.is_none() {
+            let message = format!("{name}: {why}; what it served is gone until a reboot");
+            return out.push(Action::Note { message });
+        }
         vm.why = Some(why.to_owned());
         out.push(Action::Note {
             message: format!("{name}: {why}; taken as a crash of its domain"),

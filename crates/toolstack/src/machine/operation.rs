@@ -408,7 +408,7 @@ impl Toolstack {
     /// A device of this VM that abandoned work still uses.
     pub(super) fn abandoned_device(&self, uuid: Uuid) -> Option<DeviceRef> {
         let of = |kind, devid| (uuid, DeviceRef { kind, devid });
-        let range = of(DeviceKind::Vbd, 0)..=of(DeviceKind::Vif, u32::MAX);
+        let range = of(DeviceKind::Vbd, 0)..=of(DeviceKind::NinePfs, u32::MAX);
         self.abandoned.range(range).next().map(|(_, device)| *device)
     }
 

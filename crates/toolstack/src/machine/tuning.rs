@@ -83,7 +83,7 @@ impl Toolstack {
             name: vm.config.name.clone(),
             kind: vm.config.kind,
             vm: Some((domain, uuid)),
-            model: vm.facts.incarnation.model,
+            model: vm.emulator(),
         }
     }
 

@@ -97,6 +97,8 @@ impl Unread {
                     config.disks.extend(xlcfg::parse_disk(&spec));
                 }
                 DeviceKind::Vif => config.vifs.extend(xlcfg::parse_vif("", *devid)),
+                // Enough that their nodes are removed.
+                DeviceKind::Console | DeviceKind::Vfb | DeviceKind::Vkbd | DeviceKind::NinePfs => {}
             }
         }
         config

@@ -141,9 +141,7 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         domain: NewDomain,
         monitor: &mut dyn WorkMonitor,
     ) -> Result<LoadedVm, Failure> {
-        if let Some(hvm) = config.hvm.as_deref() {
-            self.check_model(config, hvm)?;
-        }
+        self.check_model(config)?;
         if incoming.speaks == Speaks::Xl {
             let loaded = self.receive_from_xl(config, incoming, domain, monitor);
             xen_build::end_claim(&mut self.xen, domain.domain.domid);

@@ -15,6 +15,7 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
     /// The path of its program. All else that a create needs is looked for beside it.
     pub(crate) fn find_bootloader(&mut self, config: &VmConfig) -> Result<String, Failure> {
         self.wanted_pool(config)?;
+        self.check_model(config)?;
         let bootloader = of(config);
         let place = config.origin.at("bootloader");
         let version = self.xen.version_info().map_err(|errno| failure("Xen's version", errno))?;

@@ -3,11 +3,12 @@
 use std::ops::ControlFlow;
 
 use xen::{
-    CreateDomain, CreateOptions, DomId, Errno, EvtchnPeer, Hypervisor, PAGE_BYTES, PhysInfo, Uuid,
+    CreateDomain, CreateOptions, DomId, DomainKind, Errno, EvtchnPeer, HvmParam, Hypervisor,
+    PAGE_BYTES, PhysInfo, Uuid,
 };
 use xen_build::{
-    BuildConfig, BuildError, Built, Channel, Channels, CpuConfig, HvmConfig, Needs, RestoredConfig,
-    TscMode,
+    BitPolicy, BuildConfig, BuildError, Built, Channel, Channels, CpuConfig, CpuidOverride,
+    CpuidRegister, HvmConfig, NO_SUBLEAF, Needs, RestoredConfig, TscMode,
 };
 use xenstore::client::Transport;
 
@@ -20,6 +21,8 @@ use crate::work::{Failure, Images, NewDomain, Part, WorkMonitor};
 
 /// Pages of a MiB.
 pub(super) const PAGES_PER_MIB: u64 = (1 << 20) / PAGE_BYTES as u64;
+/// `XEN_HVM_MCA_CAP_LMCE`.
+const LMCE: u64 = 1;
 /// Highest event channel port of a domain, as with xl.
 const EVTCHN_PORT_MAX: u32 = 1023;
 /// Attempts to destroy an incomplete domain if Xen refuses.
@@ -44,6 +47,9 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
             (None, Some(kernel)) => self.load_kernel(config, kernel)?,
             (None, None) => unreachable!("only an HVM domain does without a kernel"),
         };
+        if config.hvm.is_none() {
+            self.check_model(config)?;
+        }
         check_images(config, &images)?;
         Ok(images)
     }
@@ -56,7 +62,7 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
     ) -> Result<PhysInfo, Failure> {
         let needs = materials(config, images).check();
         let needs = needs.map_err(|error| build_failure(config, &error))?;
-        self.check_room(config, needs.host_pages)
+        self.check_room(config, needs.host_pages + more_for_pool(config))
     }
 
     pub(super) fn load_kernel(
@@ -89,8 +95,9 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         let materials = materials(config, images);
         self.wanted_pool(config)?;
         let needs = materials.check().map_err(|error| build_failure(config, &error))?;
+        let host_pages = needs.host_pages + more_for_pool(config);
         // Until the memory is claimed, at the end of this.
-        let (physical, _turn) = self.make_room(config, needs.host_pages, monitor)?;
+        let (physical, _turn) = self.make_room(config, host_pages, monitor)?;
         let wanted = wanted(config, uuid, &physical);
         let created = match domid {
             None => self.xen.create_domain(&wanted),
@@ -138,7 +145,8 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         self.set_first_share(domid, config)?;
         self.give_affinity(domid, config, cpu_count)?;
         self.set_clock(domid, config)?;
-        xen_build::apply_cpu_policy(&mut self.xen, domid, &cpu_config(config))
+        let registers = registers(config);
+        xen_build::apply_cpu_policy(&mut self.xen, domid, &cpu_config(config, &registers))
             .map_err(|error| build_failure(config, &error))?;
         let prepared = match materials {
             Materials::Kernel(build) => xen_build::prepare(&mut self.xen, domid, build),
@@ -146,11 +154,28 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
             Materials::Saved(sizes) => xen_build::prepare_restored(&mut self.xen, domid, sizes),
         };
         prepared.map_err(|error| self.build_failure(config, materials, &error))?;
+        self.set_paging_pool(domid, config)?;
+        if config.hvm.as_ref().is_some_and(|hvm| hvm.lmce) {
+            self.xen
+                .set_hvm_param(domid, HvmParam::McaCapabilities, LMCE)
+                .map_err(refused("set the machine checks of", domid))?;
+        }
+        self.give_hardware(domid, config)?;
         let peer = EvtchnPeer { owner: domid, remote: DomId::DOM0 };
         let channel = refused("allocate an event channel for", domid);
         let store_port = self.xen.alloc_unbound(peer).map_err(&channel)?;
         let console_port = self.xen.alloc_unbound(peer).map_err(&channel)?;
         Ok(NewDomain { domain, store_port, console_port })
+    }
+
+    /// In place of the one that was computed.
+    fn set_paging_pool(&mut self, domid: DomId, config: &VmConfig) -> Result<(), Failure> {
+        let wanted = config.options.paging_pool_mib.filter(|_| config.kind != DomainKind::Pv);
+        let Some(mib) = wanted else { return Ok(()) };
+        self.xen.set_paging_pool(domid, u64::from(mib) << 20).map_err(|errno| {
+            let place = config.origin.at("shadow_memory");
+            Failure(format!("{place}: {mib} MiB: Xen returned {errno}"))
+        })
     }
 
     /// What a saved or moved guest's clock was is part of its state, and comes later.
@@ -189,7 +214,9 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
             }
             Materials::Saved(_) => unreachable!("its state is loaded"),
         };
-        built.map_err(|error| self.build_failure(config, &materials, &error))
+        let built = built.map_err(|error| self.build_failure(config, &materials, &error))?;
+        self.map_hardware(domid, config)?;
+        Ok(built)
     }
 
     /// Names the responsible key; if memory is short, also the free amount.
@@ -219,6 +246,14 @@ pub(super) fn check_images(config: &VmConfig, images: &Images) -> Result<(), Fai
     needs.map(drop).map_err(|error| build_failure(config, &error))
 }
 
+/// Pages by which the wanted paging pool is larger than the computed one.
+pub(super) fn more_for_pool(config: &VmConfig) -> u64 {
+    let wanted = config.options.paging_pool_mib.filter(|_| config.kind != DomainKind::Pv);
+    let wanted = u64::from(wanted.unwrap_or_default()) * PAGES_PER_MIB;
+    let memory_pages_max = config.memory_max_mib * PAGES_PER_MIB;
+    wanted.saturating_sub(xen_build::paging_pool_pages(config.vcpus_max, memory_pages_max))
+}
+
 /// Arguments of createdomain. Grant tables may have the highest version that Xen supports.
 fn wanted(config: &VmConfig, uuid: Uuid, physical: &PhysInfo) -> CreateDomain {
     let options = &config.options;
@@ -235,18 +270,35 @@ fn wanted(config: &VmConfig, uuid: Uuid, physical: &PhysInfo) -> CreateDomain {
                 .unwrap_or_else(|| physical.grant_version_max()),
             shadow_paging: options.shadow_paging,
             nested_virt: options.nested_virt,
+            msr_relaxed: options.msr_relaxed,
         },
     }
 }
 
-fn cpu_config(config: &VmConfig) -> CpuConfig<'_> {
+/// What the configuration says of CPUID, with what other keys say of it.
+fn registers(config: &VmConfig) -> Vec<CpuidOverride> {
+    const PAE: u32 = 1 << 6;
+    let mut registers = Vec::new();
+    if config.hvm.as_ref().is_some_and(|hvm| !hvm.pae) {
+        registers.push(CpuidOverride {
+            leaf: 1,
+            subleaf: NO_SUBLEAF,
+            register: CpuidRegister::Edx,
+            bits: BitPolicy { ones: 0, host: 0, default: !PAE },
+        });
+    }
+    registers.extend(config.options.cpuid.iter().flat_map(|cpuid| cpuid.registers.iter().copied()));
+    registers
+}
+
+fn cpu_config<'a>(config: &'a VmConfig, registers: &'a [CpuidOverride]) -> CpuConfig<'a> {
     let cpuid = config.options.cpuid.as_deref();
     CpuConfig {
         kind: config.kind,
         // Another host's counter would go on elsewhere, and at another pace, unless it is emulated.
         invariant_tsc: config.tsc_mode == TscMode::AlwaysEmulate || config.options.never_moves,
         nested_virt: config.options.nested_virt,
-        registers: cpuid.map_or(&[], |cpuid| &cpuid.registers),
+        registers,
         msrs: cpuid.map_or(&[], |cpuid| &cpuid.msrs),
     }
 }
@@ -298,6 +350,9 @@ fn materials<'a>(config: &'a VmConfig, images: &'a Images) -> Materials<'a> {
                 hpet: hvm.is_some_and(|hvm| hvm.hpet),
                 apic: hvm.is_some_and(|hvm| hvm.apic),
                 viridian: hvm.map_or(0, |hvm| hvm.viridian),
+                hole_pages: hvm
+                    .and_then(|hvm| hvm.hole_mib)
+                    .map(|mib| u64::from(mib) * PAGES_PER_MIB),
             })
         }
     }

@@ -66,18 +66,25 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
             let package = bios_package(hvm.bios);
             missing(&place("bios"), &paths, &format!("a BIOS; on Debian it is in {package}"), error)
         })?;
-        self.check_model(config, hvm)?;
+        self.check_model(config)?;
         Ok(Images::Firmware { loader, bios })
     }
 
-    /// Checks the device model's requirements, which would otherwise fail only after the domain is
-    /// created.
-    pub(super) fn check_model(
-        &mut self,
-        config: &VmConfig,
-        hvm: &HvmSettings,
-    ) -> Result<(), Failure> {
-        let programs = device_model::programs(hvm);
+    /// Checks the requirements of the VM's device model, if it has one, which would otherwise fail only after the domain
+    /// is created.
+    pub(super) fn check_model(&mut self, config: &VmConfig) -> Result<(), Failure> {
+        if !config.has_model() {
+            return Ok(());
+        }
+        for (index, folder) in config.served.folders.iter().enumerate() {
+            let place = format!("{}: {}", config.origin.at(&format!("p9[{index}]")), folder.path);
+            match self.host.system().inspect(&folder.path) {
+                Ok(FileKind::Directory) => {}
+                Ok(_) => return Err(failure(place, "not a folder")),
+                Err(error) => return Err(failure(place, error)),
+            }
+        }
+        let programs = device_model::programs(config);
         let mut is_file = |path: &str| match self.host.system().inspect(path)? {
             FileKind::Regular { .. } => Ok(()),
             _ => Err(HostError::Refused("not a file".to_owned())),
@@ -86,6 +93,9 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
             let what = "QEMU for Xen; on Debian it is in qemu-system-xen";
             missing(&config.origin.at("device_model_override"), &programs, what, error)
         })?;
+        if config.hvm.is_none() {
+            return Ok(());
+        }
         for (key, path) in [("kernel", &config.kernel), ("ramdisk", &config.ramdisk)] {
             if let Some(path) = path {
                 let place = format!("{}: {path}", config.origin.at(key));

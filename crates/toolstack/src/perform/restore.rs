@@ -10,7 +10,7 @@ use xen::{DomId, DomainKind, Hypervisor, Uuid};
 use xen_build::{Built, RestoredConfig};
 use xenstore::client::Transport;
 
-use super::build::PAGES_PER_MIB;
+use super::build::{PAGES_PER_MIB, more_for_pool};
 use super::model::ModelRecords;
 use super::saved_file::{OpenFile, disks, save_id};
 use super::{Performer, failure};
@@ -84,12 +84,11 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         if self.read_saved(&file.path)? != *file {
             return Err(changed(file));
         }
-        if let Some(hvm) = config.hvm.as_deref() {
-            self.check_model(config, hvm)?;
-        }
+        self.check_model(config)?;
         let needs = xen_build::check_restored(&restored(config));
         let needs = needs.map_err(|error| failure(config.origin.at("memory"), error))?;
-        self.check_room(config, needs.host_pages).map(drop)
+        let pages = needs.host_pages + more_for_pool(config);
+        self.check_room(config, pages).map(drop)
     }
 
     /// Fills a new domain with a saved one's state.

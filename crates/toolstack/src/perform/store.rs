@@ -713,48 +713,126 @@ pub(crate) fn console_tty<T: Transport>(
     Ok(replies.get_optional(tty)?.map(text).filter(|tty| !tty.is_empty()))
 }
 
-/// Data of `block-list` and `network-list`, in one round trip.
+/// The nodes of a device that lists show.
+struct ReadingKeys {
+    event_channel: &'static str,
+    ring_ref: &'static str,
+    rx_ring_ref: Option<&'static str>,
+    mac: Option<&'static str>,
+    tty: Option<&'static str>,
+    /// In the backend's directory.
+    connection: Option<&'static str>,
+    name: Option<&'static str>,
+}
+
+impl ReadingKeys {
+    const NONE: Self = Self {
+        event_channel: "event-channel",
+        ring_ref: "ring-ref",
+        rx_ring_ref: None,
+        mac: None,
+        tty: None,
+        connection: None,
+        name: None,
+    };
+
+    fn of(kind: DeviceKind) -> Self {
+        match kind {
+            DeviceKind::Vbd | DeviceKind::NinePfs => Self::NONE,
+            DeviceKind::Vif => Self {
+                ring_ref: "tx-ring-ref",
+                rx_ring_ref: Some("rx-ring-ref"),
+                mac: Some("mac"),
+                ..Self::NONE
+            },
+            DeviceKind::Console => Self {
+                event_channel: "port",
+                tty: Some("tty"),
+                connection: Some("connection"),
+                name: Some("name"),
+                ..Self::NONE
+            },
+            DeviceKind::Vfb => Self { ring_ref: "page-ref", ..Self::NONE },
+            DeviceKind::Vkbd => {
+                Self { ring_ref: "page-gref", name: Some("unique-id"), ..Self::NONE }
+            }
+        }
+    }
+
+    /// The same order as in [`device_readings`].
+    fn paths(&self, device: DeviceRef, domid: DomId) -> [Option<String>; READING_NODES] {
+        let (frontend, backend) = (device.frontend(domid), device.backend(domid));
+        let front = |key: &str| format!("{frontend}/{key}");
+        let back = |key: &str| format!("{backend}/{key}");
+        [
+            Some(front("state")),
+            Some(front(self.event_channel)),
+            // Interfaces may have one channel for each direction.
+            self.mac.map(|_| front("event-channel-tx")),
+            Some(front(self.ring_ref)),
+            self.rx_ring_ref.map(front),
+            self.mac.map(front),
+            self.tty.map(front),
+            self.connection.map(back),
+            self.name.map(back),
+        ]
+    }
+}
+
+const READING_NODES: usize = 9;
+
+/// Data of `block-list` and the other lists of devices, in one round trip.
 pub(crate) fn device_readings<T: Transport>(
     store: &mut Client<T>,
     domid: DomId,
     uuid: Uuid,
     devices: &[DeviceRef],
 ) -> Result<Vec<DeviceReading>, Failure> {
-    const KEYS: [&str; 6] =
-        ["state", "event-channel", "event-channel-tx", "ring-ref", "tx-ring-ref", "rx-ring-ref"];
     let mut batch = Batch::new();
-    for device in devices {
-        let frontend = device.frontend(domid);
-        for key in KEYS {
-            batch.read(&format!("{frontend}/{key}"));
-        }
-        batch.read(&format!("{frontend}/mac"));
-    }
+    let places: Vec<[Option<usize>; READING_NODES]> = devices
+        .iter()
+        .map(|device| {
+            let paths = ReadingKeys::of(device.kind).paths(*device, domid);
+            paths.map(|path| path.map(|path| batch.read(&path)))
+        })
+        .collect();
     let link = batch.read(&vm_link(domid));
     let replies = store.run(&batch)?;
     check_link(&replies, link, domid, uuid)?;
     let mut readings = Vec::new();
-    for (index, device) in devices.iter().enumerate() {
-        let first = index * (KEYS.len() + 1);
-        let value = |offset: usize| -> Result<Option<String>, Failure> {
-            match replies.get(first + offset) {
-                Ok(bytes) => Ok(Some(text(bytes))),
-                Err(error) if error.refusal() == Some(Error::ENOENT) => Ok(None),
-                Err(error) => Err(error.into()),
-            }
-        };
-        let number = |offset| -> Result<Option<i64>, Failure> {
-            Ok(value(offset)?.and_then(|text| text.parse().ok()))
-        };
-        let is_vif = device.kind == DeviceKind::Vif;
+    for (device, places) in devices.iter().zip(places) {
+        let mut values: [Option<String>; READING_NODES] = Default::default();
+        for (value, place) in values.iter_mut().zip(places) {
+            let Some(place) = place else { continue };
+            *value = match replies.get(place) {
+                Ok(bytes) => Some(text(bytes)),
+                Err(error) if error.refusal() == Some(Error::ENOENT) => None,
+                Err(error) => return Err(error.into()),
+            };
+        }
+        let number = |value: Option<String>| -> Option<i64> { value?.parse().ok() };
+        let [
+            state,
+            event_channel,
+            event_channel_tx,
+            ring_ref,
+            rx_ring_ref,
+            mac,
+            tty,
+            connection,
+            name,
+        ] = values;
         readings.push(DeviceReading {
             device: *device,
             backend: device.backend(domid),
-            state: value(0)?.and_then(|text| text.parse().ok()).unwrap_or(0),
-            mac: value(KEYS.len())?,
-            event_channel: number(1)?.or(number(2)?),
-            ring_ref: number(if is_vif { 4 } else { 3 })?,
-            rx_ring_ref: number(5)?,
+            state: state.and_then(|text| text.parse().ok()).unwrap_or(0),
+            mac,
+            event_channel: number(event_channel).or_else(|| number(event_channel_tx)),
+            ring_ref: number(ring_ref),
+            rx_ring_ref: number(rx_ring_ref),
+            connection,
+            tty,
+            name,
         });
     }
     Ok(readings)

@@ -416,9 +416,9 @@ impl CreateWork {
                 return by.build(&config, &images, domain, monitor).map(Output::Built);
             }
             Self::LoadState { config, file, domain } => {
-                return by
-                    .load_state(&config, &file, domain, monitor)
-                    .map(|loaded| Output::Loaded(Box::new(loaded)));
+                let loaded = by.load_state(&config, &file, domain, monitor)?;
+                by.map_hardware(domain.domain.domid, &config)?;
+                return Ok(Output::Loaded(Box::new(loaded)));
             }
             Self::StartModel { domain, launch } => {
                 return by.start_model(domain, &launch).map(Output::Model);

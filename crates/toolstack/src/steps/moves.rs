@@ -187,7 +187,7 @@ impl MoveStep {
         let (uuid, name) = (vm.uuid, config.name.clone());
         let domain = vm.facts.incarnation.domain;
         let domain = || domain.expect("planned for a domain");
-        let model = vm.facts.incarnation.model;
+        let model = vm.emulator();
         let incoming = vm.facts.incoming.clone();
         let coming = || incoming.clone().expect("planned for a VM that comes");
         let leaving = || moving.expect("planned for a VM that leaves");
@@ -318,9 +318,9 @@ impl MoveWork {
                 by.go_on_here(domain, uuid, &name, (how, model))?;
             }
             Self::Receive { config, uuid, incoming, domain } => {
-                return by
-                    .receive_state(&config, uuid, &incoming, domain, monitor)
-                    .map(|loaded| Output::Loaded(Box::new(loaded)));
+                let loaded = by.receive_state(&config, uuid, &incoming, domain, monitor)?;
+                by.map_hardware(domain.domain.domid, &config)?;
+                return Ok(Output::Loaded(Box::new(loaded)));
             }
             Self::AwaitGo { name, incoming } => by.await_go(&name, &incoming, monitor)?,
             Self::Note { transfer, uuid, definition } => {

@@ -88,7 +88,7 @@ impl SaveStep {
             return SaveWork::Remove { path };
         }
         let (domain, uuid) = (vm.facts.incarnation.domain.expect("planned for a domain"), vm.uuid);
-        let model = vm.facts.incarnation.model;
+        let model = vm.emulator();
         match (self, save.expect("planned for a save")) {
             (Self::Save, Save::New(to)) => {
                 SaveWork::Save { domain, uuid, config, to: to.clone(), model }

@@ -8,6 +8,9 @@ use crate::config::{
 };
 use crate::tuning::{CpuList, FIRST_POOL};
 
+/// As much as a guest's memory.
+const POOL_MIB_MAX: u32 = super::MEMORY_MIB_MAX;
+
 impl Reader<'_> {
     pub(super) fn guest_options(&self) -> Result<GuestOptions> {
         let number = |key, range| {
@@ -39,6 +42,11 @@ impl Reader<'_> {
             },
             on_host_shutdown: self.on_host_shutdown()?,
             pool: self.pool()?,
+            paging_pool_mib: number("shadow_memory", 0..=i64::from(POOL_MIB_MAX))?
+                .filter(|mib| *mib > 0),
+            msr_relaxed: self.flag("msr_relaxed", false)?,
+            // Has several faults; read beside them.
+            hardware: None,
             // Needs the disks; read beside them.
             bootloader: None,
         };

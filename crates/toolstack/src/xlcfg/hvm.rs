@@ -8,12 +8,11 @@ use super::syntax::{Setting, Value};
 use super::vm::{Findings, Reader, Result};
 use super::{ConfigError, shown};
 use crate::config::{
-    Bios, DiskBus, DiskConfig, HvmSettings, ModelUser, SoundCard, UsbVersion, Vga, Vnc,
+    Bios, DiskBus, DiskConfig, HvmSettings, ModelUser, SmbiosText, SoundCard, UsbVersion, Vga, Vnc,
     place_problem,
 };
 
 const LATER: &str = "not supported yet for HVM domains";
-const ALWAYS: &str = "cannot be switched off for HVM domains";
 
 /// A key, values that are harmless, and what is wrong with others.
 pub(super) type Row = (&'static str, &'static [&'static str], &'static str);
@@ -21,31 +20,30 @@ pub(super) type Row = (&'static str, &'static [&'static str], &'static str);
 /// Without these the VM would not be what was asked for.
 pub(super) const REFUSED: &[Row] = &[
     ("acpi_firmware", &[], LATER),
-    ("acpi_laptop_slate", &["0"], LATER),
     ("altp2mhvm", &["0"], LATER),
     ("device_model_stubdomain_override", &["0"], LATER),
     ("device_model_stubdomain_seclabel", &[], LATER),
     ("device_model_version", &["qemu-xen"], "only qemu-xen is supported"),
     ("gfx_passthru", &["0"], LATER),
-    ("mca_caps", &[], LATER),
-    ("mmio_hole", &[], LATER),
     ("ms_vm_genid", &["none"], LATER),
     ("nographic", &["0"], "use vnc = 0 and vga = \"none\" instead"),
-    ("nx", &["1"], ALWAYS),
-    ("pae", &["1"], ALWAYS),
-    ("smbios", &[], LATER),
     ("smbios_firmware", &[], LATER),
 ];
 
 /// Without these the VM works, and a warning says what it lacks.
 pub(super) const TOLERATED: &[Row] = &[
     ("device_model", &[], "ignored, as xl ignores it; use device_model_override"),
+    ("nx", &["1"], "ignored: libxl ignores it too; see cpuid"),
     ("hvm_pirq", &["1"], "ignored: interrupts over event channels are always offered"),
     ("spice", &["0"], "ignored: the screen is shown over VNC only"),
     ("vpt_align", &["1"], "ignored: timers are always aligned"),
     ("xen_platform_pci_bar_uc", &["1"], "ignored: the BAR is always uncached"),
 ];
 
+/// What hvmloader needs below 4 GiB, and what it leaves for memory there.
+const HOLE_MIB_MIN: i64 = 256;
+const HOLE_MIB_MAX: i64 = 3840;
+const OEM_TEXTS_MAX: usize = 99;
 const VIDEO_MIB_MAX: i64 = 256;
 /// So that the port is one.
 const DISPLAY_MAX: i64 = 65535 - 5900;
@@ -104,6 +102,11 @@ impl Reader<'_> {
             model: self.path("device_model_override")?.map(str::to_owned),
             model_user: self.model_user()?,
             model_arguments,
+            laptop_slate: self.flag("acpi_laptop_slate", default.laptop_slate)?,
+            pae: self.flag("pae", default.pae)?,
+            lmce: self.machine_checks()?,
+            hole_mib: self.hole()?,
+            smbios: self.smbios()?,
         })
     }
 
@@ -134,7 +137,7 @@ impl Reader<'_> {
     }
 
     /// One text or a list of them.
-    fn words(&self, key: &str) -> Result<Vec<String>> {
+    pub(super) fn words(&self, key: &str) -> Result<Vec<String>> {
         match self.settings.get(key) {
             Some(Setting { value: Value::Atom(_), .. }) => {
                 Ok(self.path(key)?.map(str::to_owned).into_iter().collect())
@@ -160,7 +163,7 @@ impl Reader<'_> {
     }
 
     /// A text that stands in a list of QEMU's, which commas part.
-    fn plain(&self, key: &str) -> Result<Option<String>> {
+    pub(super) fn plain(&self, key: &str) -> Result<Option<String>> {
         match self.path(key)? {
             Some(text) if text.contains(',') => {
                 let problem = format!("{}: expected no comma", shown(text));
@@ -200,6 +203,45 @@ impl Reader<'_> {
     fn vendor_device(&self) -> Result<bool> {
         let word = |is_there| if is_there { "xenserver" } else { "none" };
         Ok(self.word("vendor_device", &[false, true], word)?.unwrap_or_default())
+    }
+
+    fn machine_checks(&self) -> Result<bool> {
+        let items = self.list("mca_caps")?;
+        match items.iter().find(|(_, text, _)| *text != "lmce") {
+            None => Ok(!items.is_empty()),
+            Some((name, text, place)) => {
+                Err(self.error(name, *place, format!("{}: expected lmce", shown(text))))
+            }
+        }
+    }
+
+    fn hole(&self) -> Result<Option<u32>> {
+        let mib = self.number("mmio_hole", HOLE_MIB_MIN..=HOLE_MIB_MAX)?;
+        Ok(mib.and_then(|mib| u32::try_from(mib).ok()))
+    }
+
+    fn smbios(&self) -> Result<Vec<SmbiosText>> {
+        let mut texts: Vec<SmbiosText> = Vec::new();
+        for (name, text, place) in self.list("smbios")? {
+            let fault = |problem: String| self.error(&name, place, problem);
+            let (key, value) = text
+                .split_once('=')
+                .ok_or_else(|| fault(format!("{}: expected KEY=TEXT", shown(text))))?;
+            let key = SmbiosText::KEYS.into_iter().find(|it| *it == key).ok_or_else(|| {
+                let keys = SmbiosText::KEYS.join(", ");
+                fault(format!("{}: expected one of {keys}", shown(key)))
+            })?;
+            if value.is_empty() || value.contains(char::is_control) {
+                return Err(fault(format!("{key}: expected a text without control characters")));
+            }
+            let same = texts.iter().filter(|it| it.key == key).count();
+            let most = if key == SmbiosText::OEM { OEM_TEXTS_MAX } else { 1 };
+            if same == most {
+                return Err(fault(format!("{key}: at most {most}")));
+            }
+            texts.push(SmbiosText { key, value: value.to_owned() });
+        }
+        Ok(texts)
     }
 
     /// The BIOS and the loader, each by its own key or by `firmware`, which is a word for the one or the path of the other.
@@ -269,7 +311,7 @@ impl Reader<'_> {
     }
 
     /// An address may bring its display: `127.0.0.1:2`.
-    fn vnc(&self) -> Result<Option<Vnc>> {
+    pub(super) fn vnc(&self) -> Result<Option<Vnc>> {
         if !self.flag("vnc", true)? {
             return Ok(None);
         }
@@ -311,6 +353,7 @@ pub(super) mod tests {
     /// Keys that this file reads, and PV and PVH ignore.
     pub(in crate::xlcfg) const READ: &[&str] = &[
         "acpi",
+        "acpi_laptop_slate",
         "acpi_s3",
         "acpi_s4",
         "apic",
@@ -327,7 +370,11 @@ pub(super) mod tests {
         "hdtype",
         "hpet",
         "keymap",
+        "mca_caps",
+        "mmio_hole",
+        "pae",
         "serial",
+        "smbios",
         "soundhw",
         "stdvga",
         "usb",
@@ -392,7 +439,6 @@ pub(super) mod tests {
                 Treatment::Ignored
                     | Treatment::RefusedForPvh { .. }
                     | Treatment::RefusedUnlessHvm { .. }
-                    | Treatment::ToleratedUnlessHvm { .. }
             );
             assert!(!hvm_only || is_dealt_with(key), "{key}");
         }

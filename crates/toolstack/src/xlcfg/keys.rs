@@ -18,13 +18,9 @@ pub(super) enum Treatment {
     Tolerated { harmless: &'static [&'static str], reason: &'static str },
     /// As `Refused`, but `hvm` reads it for HVM.
     RefusedUnlessHvm { harmless: &'static [&'static str], reason: &'static str },
-    /// As `Tolerated`, but `hvm` reads it for HVM.
-    ToleratedUnlessHvm { harmless: &'static [&'static str], reason: &'static str },
 }
 
-use Treatment::{
-    Ignored, Read, Refused, RefusedForPvh, RefusedUnlessHvm, Tolerated, ToleratedUnlessHvm,
-};
+use Treatment::{Ignored, Read, Refused, RefusedForPvh, RefusedUnlessHvm, Tolerated};
 
 const fn later(harmless: &'static [&'static str]) -> Treatment {
     Refused { harmless, reason: "not supported yet" }
@@ -42,8 +38,6 @@ const NONE: &[&str] = &[];
 const OFF: &[&str] = &["0"];
 const ON: &[&str] = &["1"];
 const ARM: &str = "only for Arm hosts";
-const NO_FRAMEBUFFER: &str =
-    "ignored: PV and PVH domains have no framebuffer yet; use `xy console`";
 const NO_SDL: &str = "ignored: no window is opened in domain 0; an HVM domain has vnc = 1";
 const NO_XSM: &str =
     "not supported: Debian's Xen has no security policy (XSM), and xl refuses it there too";
@@ -71,17 +65,17 @@ const KEYS: &[(&str, Treatment)] = &[
     ("bootloader_user", Read),
     ("builder", Read),
     ("cap", Read),
-    ("channel", later(NONE)),
+    ("channel", Read),
     ("cmdline", Read),
     ("cpu_weight", Read),
     ("cpuid", Read),
     ("cpus", Read),
     ("cpus_soft", Read),
     ("device_model", Ignored),
-    ("device_model_args", Ignored),
+    ("device_model_args", Read),
     ("device_model_args_hvm", Ignored),
-    ("device_model_args_pv", Ignored),
-    ("device_model_override", Ignored),
+    ("device_model_args_pv", Read),
+    ("device_model_override", Read),
     ("device_model_stubdomain_override", Ignored),
     ("device_model_stubdomain_seclabel", Ignored),
     ("device_model_user", Ignored),
@@ -110,11 +104,11 @@ const KEYS: &[(&str, Treatment)] = &[
     ("hpet", Ignored),
     ("hvm_pirq", Ignored),
     ("init_seclabel", never(NONE, NO_XSM)),
-    ("iomem", later(NONE)),
-    ("ioports", later(NONE)),
-    ("irqs", later(NONE)),
+    ("iomem", Read),
+    ("ioports", Read),
+    ("irqs", Read),
     ("kernel", Read),
-    ("keymap", Ignored),
+    ("keymap", Read),
     ("latency", warn(OFF, SEDF)),
     ("llc_colors", later(NONE)),
     ("localtime", Read),
@@ -128,7 +122,7 @@ const KEYS: &[(&str, Treatment)] = &[
     ("memory", Read),
     ("mmio_hole", Ignored),
     ("ms_vm_genid", Ignored),
-    ("msr_relaxed", later(OFF)),
+    ("msr_relaxed", Read),
     ("name", Read),
     ("nestedhvm", Read),
     ("nographic", Ignored),
@@ -143,7 +137,7 @@ const KEYS: &[(&str, Treatment)] = &[
     ("on_watchdog", Read),
     ("oos", warn(NONE, "ignored: only shadow paging has it")),
     ("opengl", Ignored),
-    ("p9", later(NONE)),
+    ("p9", Read),
     ("pae", Ignored),
     ("passthrough", later(&["disabled"])),
     ("pci", later(NONE)),
@@ -166,7 +160,7 @@ const KEYS: &[(&str, Treatment)] = &[
     ("sdl", warn(OFF, NO_SDL)),
     ("seclabel", never(NONE, NO_XSM)),
     ("serial", Ignored),
-    ("shadow_memory", warn(OFF, "ignored: it is computed from memory and vcpus")),
+    ("shadow_memory", Read),
     ("slice", warn(OFF, SEDF)),
     ("smbios", Ignored),
     ("smbios_firmware", Ignored),
@@ -206,21 +200,21 @@ const KEYS: &[(&str, Treatment)] = &[
     ("vcpus", Read),
     ("vdispl", never(NONE, NO_BACKEND)),
     ("vendor_device", Ignored),
-    ("vfb", warn(NONE, NO_FRAMEBUFFER)),
+    ("vfb", Read),
     ("vga", Ignored),
     ("videoram", Ignored),
     ("vif", Read),
     ("vif2", warn(NONE, "ignored: netchannel2 is gone from Xen")),
     ("viridian", Ignored),
     ("virtio", never(NONE, "not supported: its backends are other projects' and for Arm hosts")),
-    ("vkb", warn(NONE, NO_FRAMEBUFFER)),
+    ("vkb", Read),
     ("vkb_device", Ignored),
     ("vmtrace_buf_kb", warn(OFF, "ignored: no tracing buffer is allocated")),
-    ("vnc", ToleratedUnlessHvm { harmless: OFF, reason: NO_FRAMEBUFFER }),
-    ("vncdisplay", Ignored),
-    ("vnclisten", Ignored),
-    ("vncpasswd", Ignored),
-    ("vncunused", Ignored),
+    ("vnc", Read),
+    ("vncdisplay", Read),
+    ("vnclisten", Read),
+    ("vncpasswd", Read),
+    ("vncunused", Read),
     ("vncviewer", Ignored),
     ("vnuma", later(NONE)),
     ("vpmu", warn(OFF, "ignored: performance counters are not virtualised")),

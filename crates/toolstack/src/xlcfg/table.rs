@@ -69,6 +69,10 @@ fn of_table(rows: &[Row], begins: &str, key: &str) -> Option<String> {
 const REFUSED: &str = "refused";
 const WARNED: &str = "ignored with a warning";
 const NOTHING: &str = "means nothing";
+const WITH_SERVED: &str = "read if QEMU serves a device";
+/// Keys for QEMU, which PV and PVH domains have for some devices only.
+const BESIDE_SERVED: [&str; 2] = ["device_model_args", "device_model_override"];
+const BESIDE_SCREEN: [&str; 5] = ["keymap", "vncdisplay", "vnclisten", "vncpasswd", "vncunused"];
 
 /// What becomes of a key for PV and PVH, and for HVM.
 fn becomes(key: &str, treatment: Treatment) -> [String; 2] {
@@ -83,6 +87,21 @@ fn becomes(key: &str, treatment: Treatment) -> [String; 2] {
     match treatment {
         Treatment::Read if key.starts_with("bootloader") => {
             ["read".to_owned(), format!("{WARNED}: an HVM guest boots by its BIOS")]
+        }
+        Treatment::Read if key == "vfb" => {
+            ["read".to_owned(), format!("{WARNED}: it has a screen of its own")]
+        }
+        Treatment::Read if key == "device_model_args_pv" => {
+            [WITH_SERVED.to_owned(), NOTHING.to_owned()]
+        }
+        Treatment::Read if BESIDE_SERVED.contains(&key) => {
+            [WITH_SERVED.to_owned(), "read".to_owned()]
+        }
+        Treatment::Read if BESIDE_SCREEN.contains(&key) => {
+            ["read beside `vnc = 1`".to_owned(), "read".to_owned()]
+        }
+        Treatment::Read if ["channel", "p9", "vkb"].contains(&key) => {
+            ["read".to_owned(), "read, with `dm_restrict = 0`".to_owned()]
         }
         Treatment::Read => ["read".to_owned(), "read".to_owned()],
         Treatment::Ignored => [NOTHING.to_owned(), own()],
@@ -99,9 +118,6 @@ fn becomes(key: &str, treatment: Treatment) -> [String; 2] {
         }
         Treatment::RefusedUnlessHvm { harmless, reason } => {
             [said(REFUSED, harmless, reason), own()]
-        }
-        Treatment::ToleratedUnlessHvm { harmless, reason } => {
-            [said(WARNED, harmless, reason), own()]
         }
     }
 }

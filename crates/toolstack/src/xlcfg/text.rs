@@ -6,8 +6,9 @@ use xen::DomainKind;
 
 use super::viridian;
 use crate::config::{
-    Bootloader, CpuLists, CpuidText, DiskBus, DiskConfig, GuestOptions, HvmSettings, ModelUser,
-    Rate, SoundCard, TscMode, VifConfig, VmConfig,
+    Bootloader, ChannelConfig, Connection, CpuLists, CpuidText, DiskBus, DiskConfig, FolderConfig,
+    GuestOptions, HardwareAccess, HvmSettings, IoMemory, IoPorts, KeyboardConfig, ModelUser, Rate,
+    ServedDevices, SoundCard, TscMode, VifConfig, VmConfig, Vnc,
 };
 
 impl VmConfig {
@@ -48,6 +49,7 @@ impl VmConfig {
         write_list(out, "disk", self.disks.iter().map(disk_spec))?;
         let spec = |vif| vif_spec(vif, self.kind);
         write_list(out, "vif", self.vifs.iter().map(spec))?;
+        write_served(out, &self.served)?;
         let policy = &self.policy;
         for (key, action) in [
             ("on_poweroff", policy.poweroff),
@@ -72,6 +74,67 @@ impl VmConfig {
     }
 }
 
+fn write_served(out: &mut String, served: &ServedDevices) -> fmt::Result {
+    write_list(out, "channel", served.channels.iter().map(channel_spec))?;
+    if let Some(screen) = &served.screen {
+        match &screen.vnc {
+            None => {
+                let keymap = screen.keymap.as_ref().map(|it| format!(",keymap={it}"));
+                let spec = format!("vnc=0{}", keymap.unwrap_or_default());
+                write_list(out, "vfb", std::iter::once(spec))?;
+            }
+            Some(vnc) => {
+                write_vnc(out, vnc)?;
+                if let Some(keymap) = &screen.keymap {
+                    writeln!(out, "keymap = {}", Quoted(keymap))?;
+                }
+            }
+        }
+    }
+    write_list(out, "vkb", served.keyboards.iter().map(keyboard_spec))?;
+    write_list(out, "p9", served.folders.iter().map(folder_spec))?;
+    write_list(out, "device_model_args", served.arguments.iter().cloned())?;
+    match &served.program {
+        None => Ok(()),
+        Some(program) => writeln!(out, "device_model_override = {}", Quoted(program)),
+    }
+}
+
+fn write_vnc(out: &mut String, vnc: &Vnc) -> fmt::Result {
+    writeln!(out, "vnc = 1\nvnclisten = {}", Quoted(&vnc.listen))?;
+    if let Some(display) = vnc.display {
+        writeln!(out, "vncdisplay = {display}")?;
+    }
+    match &vnc.password {
+        None => Ok(()),
+        Some(password) => writeln!(out, "vncpasswd = {}", Quoted(password)),
+    }
+}
+
+fn channel_spec(channel: &ChannelConfig) -> String {
+    let path = match &channel.connection {
+        Connection::Pty => String::new(),
+        Connection::Socket(path) => format!(",path={path}"),
+    };
+    format!("connection={},name={}{path}", channel.connection.as_str(), channel.name)
+}
+
+fn keyboard_spec(keyboard: &KeyboardConfig) -> String {
+    let mut spec = "backend-type=qemu".to_owned();
+    if let Some(id) = &keyboard.unique_id {
+        let _ = write!(spec, ",unique-id={id}");
+    }
+    for (key, number) in &keyboard.numbers {
+        let _ = write!(spec, ",{key}={number}");
+    }
+    spec
+}
+
+fn folder_spec(folder: &FolderConfig) -> String {
+    let FolderConfig { tag, path, security_model } = folder;
+    format!("tag={tag},path={path},security_model={}", security_model.as_str())
+}
+
 /// Defaults are omitted.
 fn write_options(out: &mut String, options: &GuestOptions) -> fmt::Result {
     let GuestOptions {
@@ -89,7 +152,13 @@ fn write_options(out: &mut String, options: &GuestOptions) -> fmt::Result {
         on_host_shutdown,
         pool,
         bootloader,
+        paging_pool_mib,
+        msr_relaxed,
+        hardware,
     } = options;
+    if let Some(hardware) = hardware.as_deref() {
+        write_hardware(out, hardware)?;
+    }
     if let Some(pool) = pool {
         writeln!(out, "pool = {}", Quoted(pool))?;
     }
@@ -114,6 +183,8 @@ fn write_options(out: &mut String, options: &GuestOptions) -> fmt::Result {
         ("nestedhvm", nested_virt.then_some(1)),
         ("hap", shadow_paging.then_some(0)),
         ("nomigrate", never_moves.then_some(1)),
+        ("shadow_memory", *paging_pool_mib),
+        ("msr_relaxed", msr_relaxed.then_some(1)),
     ] {
         if let Some(number) = number {
             writeln!(out, "{key} = {number}")?;
@@ -135,6 +206,18 @@ fn write_options(out: &mut String, options: &GuestOptions) -> fmt::Result {
         Some(CpuidText::Words(text)) => writeln!(out, "cpuid = {}", Quoted(text)),
         Some(CpuidText::Leaves(texts)) => write_list(out, "cpuid", texts.iter().cloned()),
     }
+}
+
+fn write_hardware(out: &mut String, hardware: &HardwareAccess) -> fmt::Result {
+    let HardwareAccess { ports, interrupts, memory } = hardware;
+    let range = |it: &IoPorts| format!("{:x}-{:x}", it.first, it.last);
+    write_list(out, "ioports", ports.iter().map(range))?;
+    write_list(out, "irqs", interrupts.iter().map(u32::to_string))?;
+    let range = |it: &IoMemory| {
+        let gfn = it.gfn.map(|gfn| format!("@{gfn:x}")).unwrap_or_default();
+        format!("{:x},{:x}{gfn}", it.first, it.frames)
+    };
+    write_list(out, "iomem", memory.iter().map(range))
 }
 
 fn write_bootloader(out: &mut String, bootloader: &Bootloader) -> fmt::Result {
@@ -161,15 +244,7 @@ fn write_hvm(out: &mut String, hvm: &HvmSettings) -> fmt::Result {
     writeln!(out, "vga = \"{}\"\nvideoram = {}", hvm.vga.as_str(), hvm.video_mib)?;
     match &hvm.vnc {
         None => writeln!(out, "vnc = 0")?,
-        Some(vnc) => {
-            writeln!(out, "vnc = 1\nvnclisten = {}", Quoted(&vnc.listen))?;
-            if let Some(display) = vnc.display {
-                writeln!(out, "vncdisplay = {display}")?;
-            }
-            if let Some(password) = &vnc.password {
-                writeln!(out, "vncpasswd = {}", Quoted(password))?;
-            }
-        }
+        Some(vnc) => write_vnc(out, vnc)?,
     }
     write_list(out, "serial", hvm.serial.iter().cloned())?;
     write_list(out, "usbdevice", hvm.usb_devices.iter().cloned())?;
@@ -199,6 +274,17 @@ fn write_hvm(out: &mut String, hvm: &HvmSettings) -> fmt::Result {
         ("xen_platform_pci", hvm.platform_device),
     ] {
         writeln!(out, "{key} = {}", u8::from(flag))?;
+    }
+    write_list(out, "smbios", hvm.smbios.iter().map(|it| format!("{}={}", it.key, it.value)))?;
+    write_list(out, "mca_caps", hvm.lmce.then(|| "lmce".to_owned()).into_iter())?;
+    for (key, number) in [
+        ("acpi_laptop_slate", hvm.laptop_slate.then_some(1)),
+        ("pae", (!hvm.pae).then_some(0)),
+        ("mmio_hole", hvm.hole_mib),
+    ] {
+        if let Some(number) = number {
+            writeln!(out, "{key} = {number}")?;
+        }
     }
     let groups: Vec<&str> = viridian::groups(hvm.viridian).collect();
     write_list(out, "viridian", groups.into_iter().map(str::to_owned))?;

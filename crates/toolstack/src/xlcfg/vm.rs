@@ -94,9 +94,11 @@ impl Reader<'_> {
         let disks = self.disks(&mut found);
         let vifs = self.vifs(kind, &mut found);
         let hvm = self.hvm(kind, &disks, &mut found);
+        let served = self.served(kind, hvm.as_deref(), &mut found);
         let options = found.take(self.guest_options());
         let bootloader = self.bootloader(kind, &disks, &mut found);
-        let options = GuestOptions { bootloader, ..options };
+        let hardware = self.hardware(&mut found);
+        let options = GuestOptions { bootloader, hardware, ..options };
         let cmdline = self.cmdline(&mut found);
         let grant_frames_max = self.number("max_grant_frames", 1..=i64::from(u16::MAX));
         let config = VmConfig {
@@ -113,6 +115,7 @@ impl Reader<'_> {
             vcpus_max,
             disks,
             vifs,
+            served,
             policy: self.policy(&mut found),
             tsc_mode: found.take(self.tsc_mode()),
             grant_frames_max: found
@@ -179,11 +182,7 @@ impl Reader<'_> {
                 ) => {
                     found.faults.extend(self.unless_harmless(key, setting, harmless, reason));
                 }
-                (Some(Treatment::Tolerated { harmless, reason }), _)
-                | (
-                    Some(Treatment::ToleratedUnlessHvm { harmless, reason }),
-                    DomainKind::Pv | DomainKind::Pvh,
-                ) => {
+                (Some(Treatment::Tolerated { harmless, reason }), _) => {
                     found.warnings.extend(self.unless_harmless(key, setting, harmless, reason));
                 }
                 (_, _) => {}

@@ -117,6 +117,11 @@ fn limits_paging_and_nesting_are_taken_as_xl_takes_them() {
             model: None,
             model_user: Restricted,
             model_arguments: [],
+            laptop_slate: false,
+            pae: true,
+            lmce: false,
+            hole_mib: None,
+            smbios: [],
         "#]],
     );
     check(

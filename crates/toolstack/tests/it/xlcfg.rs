@@ -5,9 +5,10 @@ use std::fmt::Write as _;
 use expect_test::{Expect, expect};
 use proptest::prelude::*;
 use toolstack::config::{
-    Bios, Bootloader, ClockOffset, DiskBus, DiskConfig, DiskPlace, GuestOptions, HvmSettings,
-    ImageFormat, Mac, Mode, ModelUser, OnHostShutdown, Origin, Rate, ShutdownAction,
-    ShutdownPolicy, SoundCard, TscMode, UsbVersion, Vdev, Vga, VifConfig, VmConfig, Vnc,
+    Bios, Bootloader, ClockOffset, DiskBus, DiskConfig, DiskPlace, GuestOptions, HardwareAccess,
+    HvmSettings, ImageFormat, IoMemory, IoPorts, Mac, Mode, ModelUser, OnHostShutdown, Origin,
+    Rate, ServedDevices, ShutdownAction, ShutdownPolicy, SmbiosText, SoundCard, TscMode,
+    UsbVersion, Vdev, Vga, VifConfig, VmConfig, Vnc,
 };
 use toolstack::xlcfg::{ConfigError, Source, Strictness, parse, read};
 use xen::{DomainKind, Uuid};
@@ -156,6 +157,14 @@ on_crash    = 'preserve'
                     model: None,
                 },
             ],
+            served: ServedDevices {
+                channels: [],
+                screen: None,
+                keyboards: [],
+                folders: [],
+                arguments: [],
+                program: None,
+            },
             policy: ShutdownPolicy {
                 poweroff: Destroy,
                 reboot: Restart,
@@ -182,6 +191,9 @@ on_crash    = 'preserve'
                 },
                 on_host_shutdown: None,
                 pool: None,
+                paging_pool_mib: None,
+                msr_relaxed: false,
+                hardware: None,
                 bootloader: None,
             },
             hvm: None,
@@ -280,7 +292,11 @@ fn an_hvm_guest_of_a_usual_kind_is_read() {
 #[test]
 fn what_an_hvm_guest_cannot_have_is_said() {
     for (line, problem) in [
-        ("pae=0", "pae: cannot be switched off for HVM domains"),
+        ("mmio_hole=64", "mmio_hole: 64 is out of range; expected 256 to 3840"),
+        ("mca_caps=['cmci']", "mca_caps[0]: \"cmci\": expected lmce"),
+        ("smbios=['oem']", "smbios[0]: \"oem\": expected KEY=TEXT"),
+        ("smbios=['oem=']", "smbios[0]: oem: expected a text without control characters"),
+        ("smbios=['bios_vendor=a', 'bios_vendor=b']", "smbios[1]: bios_vendor: at most 1"),
         ("viridian=['freq']", "viridian: every other group needs the group base"),
         ("vga='qxl'", "vga: \"qxl\": expected stdvga, cirrus or none"),
         ("videoram=4", "videoram: 4 MiB is too little; cirrus needs 8"),
@@ -358,13 +374,12 @@ fn keys_of_other_tools_pass_with_a_warning_and_are_faults_if_one_wants_that() {
         g.cfg:2: warning: dhcp: ignored, as xl ignores it
         g.cfg:3: warning: colour: unknown key, ignored
         g.cfg:4: warning: cpu: ignored, as xl ignores it; use cpus
-        g.cfg:5: warning: vfb: ignored: PV and PVH domains have no framebuffer yet; use `xy console`
-        g.cfg:6: warning: shadow_memory: ignored: it is computed from memory and vcpus"#]];
+        g.cfg:5: warning: vfb[0]: "type=vnc" is ignored, as xl ignores it"#]];
     expected.assert_eq(&findings(text, Strictness::Tolerant).join("\n"));
     let config = read(Source { file: "g.cfg", text, overrides: &[] }, Strictness::Tolerant).config;
     assert_eq!(config, parse(Source { file: "g.cfg", text, overrides: &[] }).ok());
     let strict = findings(text, Strictness::Strict);
-    assert_eq!(strict.len(), 5);
+    assert_eq!(strict.len(), 4);
     assert_eq!(strict[1], "g.cfg:3: colour: unknown key, ignored");
 }
 
@@ -704,7 +719,16 @@ prop_compose! {
                 1 => ModelUser::Root,
                 _ => ModelUser::Named("qemu".to_owned()),
             },
-            model_arguments: words,
+            model_arguments: words.clone(),
+            laptop_slate: tablet,
+            pae: !ovmf,
+            lmce: ovmf,
+            hole_mib: usb.then_some(3840),
+            smbios: words
+                .iter()
+                .filter(|word| !word.is_empty() && !word.contains(char::is_control))
+                .map(|word| SmbiosText { key: SmbiosText::OEM, value: word.clone() })
+                .collect(),
         }
     }
 }
@@ -748,6 +772,16 @@ prop_compose! {
                 [usize::from(flags[0]) + usize::from(flags[1])],
             pool: [None, Some("lab".to_owned())][usize::from(flags[0])].clone(),
             bootloader: None,
+            paging_pool_mib: flags[0].then_some(77),
+            msr_relaxed: flags[1],
+            hardware: flags[0].then(|| Box::new(HardwareAccess {
+                    ports: vec![IoPorts { first: 0x3f8, last: 0x3ff }],
+                    interrupts: vec![4, 7],
+                    memory: vec![
+                        IoMemory { first: 0xa0, frames: 0x20, gfn: None },
+                        IoMemory { first: 0xc0, frames: 1, gfn: Some(0xf_0000) },
+                    ],
+                })),
         }
     }
 }
@@ -796,6 +830,7 @@ prop_compose! {
             vcpus_max: vcpus.0 + vcpus.1,
             disks,
             vifs,
+            served: ServedDevices::default(),
             policy: ShutdownPolicy { poweroff, reboot, crash, watchdog, soft_reset },
             tsc_mode,
             grant_frames_max,

@@ -71,7 +71,8 @@ impl HvmLayout {
             let (memory_mib, max_mib) = (mib_of(pages), mib_of(PAGES_MAX));
             return Err(BuildError::MemoryTooLarge { memory_mib, max_mib });
         }
-        let ram_low = 0..pages.min(HOLE_PFN);
+        let hole_pfn = config.hole_pages.map_or(HOLE_PFN, |hole| HIGH_PFN.saturating_sub(hole));
+        let ram_low = 0..pages.min(hole_pfn.min(HOLE_PFN));
         let ram_high = HIGH_PFN..HIGH_PFN + (pages - ram_low.end);
         let firmware_bytes = config.firmware.len() as u64;
         let firmware_pfn = pages_of(config.loader.end());

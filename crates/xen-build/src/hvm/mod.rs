@@ -49,6 +49,8 @@ pub struct HvmConfig<'a> {
     pub apic: bool,
     /// Hyper-V enlightenments (`HVMPV_*`), 0 for none.
     pub viridian: u64,
+    /// Pages below 4 GiB without memory, for devices; at least the default.
+    pub hole_pages: Option<u64>,
 }
 
 impl HvmConfig<'_> {

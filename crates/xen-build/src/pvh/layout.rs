@@ -87,6 +87,12 @@ impl PvhLayout {
     }
 }
 
+/// Pages of the paging pool of a translated domain.
+#[must_use]
+pub fn pool_pages(vcpus: u32, memory_pages_max: u64) -> u64 {
+    paging_pool_bytes(vcpus, memory_pages_max).div_ceil(PAGE_BYTES as u64)
+}
+
 /// Size of the paging pool, in bytes: 1 MiB for each vCPU, and two pages for each MiB, as in libxl.
 pub(crate) fn paging_pool_bytes(vcpus: u32, memory_pages_max: u64) -> u64 {
     let pages = 256 * u64::from(vcpus) + 2 * mib_of(memory_pages_max);

@@ -16,6 +16,7 @@ use crate::{
 use layout::{ACPI_PFN, CONSOLE_PFN, IDENT_PT_PFN, PvhLayout, STORE_PFN};
 
 pub(crate) use layout::paging_pool_bytes;
+pub use layout::pool_pages;
 
 pub(crate) use start::CMDLINE_BYTES_MAX;
 

@@ -46,6 +46,7 @@ fn config<'a>(loader: &'a HvmLoader, firmware: &'a [u8], mib: u64) -> HvmConfig<
         hpet: true,
         apic: true,
         viridian: 0,
+        hole_pages: None,
     }
 }
 

@@ -127,7 +127,12 @@ fn issue_all(xen: &mut Xen<Scripted<'_>>) {
     // The results do not matter here.
     let _ = xen.create_domain(&wanted(DomainKind::Pv));
     let _ = xen.create_domain(&wanted(DomainKind::Pvh));
-    let options = CreateOptions { grant_version_max: 2, shadow_paging: true, nested_virt: true };
+    let options = CreateOptions {
+        grant_version_max: 2,
+        shadow_paging: true,
+        nested_virt: true,
+        msr_relaxed: true,
+    };
     let _ = xen.create_domain(&CreateDomain { options, ..wanted(DomainKind::Pvh) });
     let _ = xen.destroy_domain(DOMID);
     let _ = xen.pause_domain(DOMID);
@@ -384,7 +389,7 @@ fn hypercalls_decode_with_the_headers() {
     expect![[r#"
         domctl domain=32757 createdomain handle=abababababababababababababababab ssidref=0 flags=0 iommu_opts=0 max_vcpus=0x3 max_evtchn_port=0x3ff max_grant_frames=65 max_maptrack_frames=-1 grant_opts=0x1 vmtrace_size=0 cpupool_id=0 arch.emulation_flags=0 arch.misc_flags=0
         domctl domain=32757 createdomain handle=abababababababababababababababab ssidref=0 flags=0x3 iommu_opts=0 max_vcpus=0x3 max_evtchn_port=0x3ff max_grant_frames=65 max_maptrack_frames=-1 grant_opts=0x1 vmtrace_size=0 cpupool_id=0 arch.emulation_flags=0x1 arch.misc_flags=0
-        domctl domain=32757 createdomain handle=abababababababababababababababab ssidref=0 flags=0x41 iommu_opts=0 max_vcpus=0x3 max_evtchn_port=0x3ff max_grant_frames=65 max_maptrack_frames=-1 grant_opts=0x2 vmtrace_size=0 cpupool_id=0 arch.emulation_flags=0x1 arch.misc_flags=0
+        domctl domain=32757 createdomain handle=abababababababababababababababab ssidref=0 flags=0x41 iommu_opts=0 max_vcpus=0x3 max_evtchn_port=0x3ff max_grant_frames=65 max_maptrack_frames=-1 grant_opts=0x2 vmtrace_size=0 cpupool_id=0 arch.emulation_flags=0x1 arch.misc_flags=0x1
         domctl domain=7 destroydomain
         domctl domain=7 pausedomain
         domctl domain=7 unpausedomain

@@ -31,7 +31,7 @@ const fn absent(name: &'static str, why: &'static str) -> Verb {
 const PCI: &str = "Xylem does not pass PCI devices to domains yet";
 const USB: &str = "Xylem has no PV USB; HVM domains have usbdevice=";
 const VTPM: &str = "Xylem has no vTPM devices";
-const VKB: &str = "Xylem does not add keyboards to running domains";
+const VKB: &str = "Xylem does not add keyboards to running domains; name them with vkb=";
 const VDISPL: &str = "Xylem has no PV displays";
 const VSND: &str = "Xylem has no PV sound cards";
 const PSR: &str = "Xylem does not control caches and memory bandwidth of CPUs";
@@ -93,7 +93,7 @@ pub(super) const VERBS: &[Verb] = &[
     there("network-attach", ""),
     there("network-list", ""),
     there("network-detach", ""),
-    absent("channel-list", "Xylem has no channels yet"),
+    there("channel-list", ""),
     there("block-attach", ""),
     there("block-list", ""),
     there("block-detach", "f"),
@@ -101,7 +101,7 @@ pub(super) const VERBS: &[Verb] = &[
     absent("vtpm-list", VTPM),
     absent("vtpm-detach", VTPM),
     absent("vkb-attach", VKB),
-    absent("vkb-list", VKB),
+    there("vkb-list", ""),
     absent("vkb-detach", VKB),
     absent("vdispl-attach", VDISPL),
     absent("vdispl-list", VDISPL),

@@ -29,6 +29,28 @@ pub(crate) fn network_list(session: &mut Session, options: &Options) -> Result<(
     Ok(())
 }
 
+pub(crate) fn channel_list(session: &mut Session, options: &Options) -> Result<(), Failure> {
+    let request = Request::ChannelList { targets: options.targets() };
+    let rows = expect_reply!(session.call(&request)?, Channels);
+    if options.has("json") {
+        session.print_json(&rows);
+    } else {
+        session.print(&columns::channel_list(&rows));
+    }
+    Ok(())
+}
+
+pub(crate) fn vkb_list(session: &mut Session, options: &Options) -> Result<(), Failure> {
+    let request = Request::KeyboardList { targets: options.targets() };
+    let rows = expect_reply!(session.call(&request)?, Keyboards);
+    if options.has("json") {
+        session.print_json(&rows);
+    } else {
+        session.print(&columns::vkb_list(&rows));
+    }
+    Ok(())
+}
+
 pub(crate) fn working_directory() -> Result<String, Failure> {
     let cwd = std::env::current_dir()
         .map_err(|error| Failure::failed(format!("cannot find the working directory: {error}")))?;

@@ -106,6 +106,7 @@ fn foreign_devices<T: Transport>(
         let keys: &[&'static str] = match device.kind {
             DeviceKind::Vbd => &VBD_KEYS,
             DeviceKind::Vif => &VIF_KEYS,
+            DeviceKind::Console | DeviceKind::Vfb | DeviceKind::Vkbd | DeviceKind::NinePfs => &[],
         };
         let backend = look.read(&format!("{}/backend", device.libxl(domid)));
         let mut values = Vec::with_capacity(keys.len());

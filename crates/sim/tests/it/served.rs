@@ -1,0 +1,106 @@
+//! Devices that QEMU serves to PV and PVH domains: its process runs as long as they do, and they do without it.
+
+use sim::{Daemon, ModelFate};
+use toolstack::layout::DeviceKind;
+use toolstack::plan::{CreateStep, Start, Wait};
+use toolstack::saved::{AfterSave, FileFormat};
+use toolstack::{Reply, Request, VmState, xlcfg};
+
+use crate::save::save_as;
+use crate::support::Lab;
+
+const VM: &str = "name = 'one'\nkernel = '/kernel'\nramdisk = '/initrd'\nmemory = 16\nextra = 'sim.kind=linux'\nvif = ['']\n\
+                  channel = ['connection=pty,name=org.agent']\nvfb = ['']\n";
+const FILE: &str = "/saved";
+
+fn lab() -> Lab {
+    let mut lab = Lab::seeded(1);
+    sim::add_hvm_files(lab.host.os(), "sim.kind=linux");
+    lab.before = lab.host.snapshot().unwrap();
+    lab
+}
+
+fn models(lab: &Lab) -> usize {
+    lab.host.snapshot().unwrap().models.len()
+}
+
+#[test]
+fn qemu_starts_when_the_nodes_are_there_and_ends_with_its_domain() {
+    let mut lab = lab();
+    let request = lab.create_request(VM);
+    let Reply::Created(created) = lab.ask(request) else { panic!("not created") };
+    let time = |step| created.steps.iter().find(|it| it.step == step).unwrap();
+    let nodes = time(CreateStep::WriteNodes(Start::Running).into());
+    let model = time(CreateStep::StartModel.into());
+    assert!(nodes.ended.unwrap() <= model.started);
+    assert!(time(Wait::Model.into()).ended.unwrap() <= time(CreateStep::Unpause.into()).started);
+    lab.settle();
+    let Reply::Devices { devices, .. } = lab.ask(Request::Devices { target: "one".to_owned() })
+    else {
+        panic!("no devices")
+    };
+    let kinds: Vec<DeviceKind> = devices.iter().map(|it| it.device.kind).collect();
+    use DeviceKind::{Console, Vfb, Vif, Vkbd};
+    assert_eq!(kinds, [Vif, Console, Vfb, Vkbd]);
+    assert_eq!(devices[1].connection.as_deref(), Some("pty"));
+    assert_eq!(models(&lab), 1);
+    assert!(matches!(lab.destroy("one"), Reply::Gone { .. }));
+    lab.settle();
+    lab.assert_nothing_left();
+}
+
+#[test]
+fn a_create_fails_with_a_qemu_that_fails() {
+    for fate in [ModelFate::Fails(1_000_000), ModelFate::Silent] {
+        let mut lab = lab();
+        lab.host.os().set_model_fate(fate);
+        lab.create(VM).unwrap_err();
+        lab.settle();
+        lab.assert_nothing_left();
+    }
+    let mut lab = Lab::seeded(1);
+    let error = lab.create(VM).unwrap_err();
+    assert!(error.contains("QEMU for Xen; on Debian it is in qemu-system-xen"), "{error}");
+    lab.assert_nothing_left();
+}
+
+#[test]
+fn a_guest_goes_on_without_qemu() {
+    let mut lab = lab();
+    lab.host.os().set_model_fate(ModelFate::Dies { ready: 300_000_000, dies: 5_000_000_000 });
+    lab.create(VM).unwrap();
+    lab.settle();
+    assert_eq!((lab.state("one"), models(&lab)), (VmState::Running, 0));
+    // As for the next daemon.
+    lab.daemon = Daemon::start(&lab.host).unwrap();
+    lab.settle();
+    assert_eq!(lab.state("one"), VmState::Running);
+    assert!(matches!(lab.destroy("one"), Reply::Gone { .. }));
+    lab.settle();
+    lab.assert_nothing_left();
+}
+
+#[test]
+fn the_next_daemon_finds_qemu_and_a_restored_guest_has_another() {
+    let mut lab = lab();
+    lab.create(VM).unwrap();
+    lab.settle();
+    lab.daemon = Daemon::start(&lab.host).unwrap();
+    lab.settle();
+    assert_eq!(models(&lab), 1);
+    let saved = lab.ask(save_as(AfterSave::Destroyed, FileFormat::Xylem));
+    assert!(!matches!(saved, Reply::Failed(_)), "{saved:?}");
+    lab.settle();
+    assert_eq!(models(&lab), 0);
+    let Reply::SavedFile(file) = lab.ask(Request::ReadSaved { path: FILE.to_owned() }) else {
+        panic!("not read")
+    };
+    let source = xlcfg::Source { file: FILE, text: &file.config_text, overrides: &[] };
+    let config = Box::new(xlcfg::parse(source).unwrap());
+    let request = Request::Restore { file, config, start: Start::Running };
+    assert!(matches!(lab.ask(request), Reply::Created(_)));
+    lab.settle();
+    assert_eq!(models(&lab), 1);
+    assert!(matches!(lab.destroy("one"), Reply::Gone { .. }));
+    lab.settle();
+}
