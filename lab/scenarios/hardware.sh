@@ -45,13 +45,15 @@ check "the guest is ready" console_wait pvh "XYLEM-GUEST: ready" 180
 check "destroy" xy destroy pvh
 
 echo "== what Xen refuses is named"
-linux_cfg bad "type = 'pv'" "memory = 64" "irqs = [ 60000 ]"
+linux_cfg bad "type = 'pv'" "memory = 128" "irqs = [ 60000 ]"
 check "an interrupt that is none" refused_with 'bad.cfg:6: irqs.0.: interrupt 60000: Xen returned' xy create -q /tmp/bad.cfg
+hvm_cfg bad "mca_caps = [ 'lmce' ]"
+check "what no CPU of this host has" refused_with "mca_caps: do this host's CPUs have lmce" xy create -q /tmp/bad.cfg
 check "nothing is left" same_state /results/state.before
 
 echo "== an HVM guest with another machine"
 hvm_cfg machine "mmio_hole = 1024" "pae = 0" "acpi_laptop_slate = 1" "shadow_memory = 16" "msr_relaxed = 1" \
-    "mca_caps = [ 'lmce' ]" "smbios = [ 'system_manufacturer=Xylem', 'oem=first', 'oem=second' ]"
+    "smbios = [ 'system_manufacturer=Xylem', 'oem=first', 'oem=second' ]"
 check "create" xy create -q /tmp/machine.cfg || cat /var/log/xen/qemu-dm-machine.log
 check "it boots" wait_for 'grep -q XYLEM-BOOT-SECTOR /tmp/machine.serial' 180
 domid=$(xy domid machine)

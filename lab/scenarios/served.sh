@@ -7,8 +7,8 @@ qemus() { pidof xen-qemu-system-i386; }
 same() { same_state /results/state.before && [ -z "$(qemus)" ]; }
 # ask_pty TTY WORD: what the guest answers on a channel.
 ask_pty() {
-    stty raw -echo <"$1"
     exec 4<>"$1"
+    stty raw -echo <&4
     echo "$2" >&4
     timeout 10 head -n 1 <&4
     exec 4>&-
@@ -34,7 +34,8 @@ tr '\0' ' ' <"/proc/$model/cmdline"; echo
 check "as a user of its own" grep -q '^Uid:.19000000' "/proc/$model/status"
 check "without capabilities" grep -q '^CapEff:.0000000000000000' "/proc/$model/status"
 check "with a filter of system calls" confined "$model" /xylem/xylem-model-1
-check "it sees no files" [ -z "$(ls "/proc/$model/root/")" ]
+check "it sees Xen's devices only" [ "$(cd "/proc/$model/root/" && find . | sort | tr '\n' ' ')" = ". ./dev ./dev/xen ./dev/xen/evtchn ./dev/xen/gntdev " ]
+check "nobody else sees them there" [ -z "$(ls /run/xylem/empty)" ]
 check "the guest is ready" console_wait one "XYLEM-GUEST: channel=" 180
 check "and has its channel" guest_says one channel=open
 xy channel-list one

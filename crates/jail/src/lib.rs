@@ -41,16 +41,20 @@ pub enum Kind {
     /// QEMU for an HVM domain: opens the host's network interfaces and listens for VNC, and takes another user and root
     /// folder itself.
     DeviceModel,
+    /// QEMU that serves devices to a PV or PVH domain: listens for VNC, and takes another user and root folder itself, if
+    /// it is told to. It opens Xen's devices there whenever its guest connects, so the root folder has them.
+    DeviceServer,
     /// `qemu-nbd` for an image in a file: a block device of the kernel, no network.
     ImageServer,
 }
 
 impl Kind {
-    const ALL: [Self; 2] = [Self::DeviceModel, Self::ImageServer];
+    const ALL: [Self; 3] = [Self::DeviceModel, Self::DeviceServer, Self::ImageServer];
 
     fn word(self) -> &'static str {
         match self {
             Self::DeviceModel => "device-model",
+            Self::DeviceServer => "device-server",
             Self::ImageServer => "image-server",
         }
     }
@@ -101,7 +105,7 @@ pub fn become_program(arguments: impl IntoIterator<Item = OsString>) -> Option<E
         return Some(status);
     }
     let error = match parse(words.into_iter()) {
-        Some((kind, group, program, rest)) => match enter(kind, &group) {
+        Some((kind, group, program, rest)) => match enter(kind, &group, &rest) {
             Ok(()) => {
                 let error = Command::new(&program).args(rest).exec();
                 format!("cannot execute {}: {error}", program.display())
@@ -184,6 +188,12 @@ fn parse(mut words: impl Iterator<Item = OsString>) -> Option<Parsed> {
     Some((kind, group, words.next()?, words.collect()))
 }
 
+/// The root folder that QEMU will take.
+fn root_of(arguments: &[OsString]) -> Option<&OsString> {
+    let at = arguments.iter().position(|word| word == "-chroot")?;
+    arguments.get(at + 1)
+}
+
 fn join_group(group: &str) {
     if group != NO_GROUP {
         group::join(group).unwrap_or_else(|error| {
@@ -192,9 +202,15 @@ fn join_group(group: &str) {
     }
 }
 
-fn enter(kind: Kind, group: &str) -> Result<(), String> {
+fn enter(kind: Kind, group: &str, arguments: &[OsString]) -> Result<(), String> {
     join_group(group);
-    rights::leave_namespaces(kind);
+    let mounts = rights::leave_namespaces(kind);
+    if let (Kind::DeviceServer, Some(root)) = (kind, root_of(arguments)) {
+        // Nothing is to be mounted for others.
+        mounts
+            .and_then(|()| rights::show_xen(Path::new(root)))
+            .map_err(|error| format!("cannot have Xen's devices in {}: {error}", root.display()))?;
+    }
     rights::limit_resources().map_err(|error| format!("cannot limit resources: {error}"))?;
     rights::keep_capabilities(kind).map_err(|error| format!("cannot give up rights: {error}"))?;
     filter::apply().map_err(|error| format!("cannot filter system calls: {error}"))

@@ -1,9 +1,13 @@
 //! Namespaces, resource limits and capabilities.
 
+use std::fs;
+use std::io;
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _};
 use std::path::Path;
 
+use rustix::fs::{CWD, FileType, Mode, mknodat};
 use rustix::mount::{
-    MountFlags, MountPropagationFlags, mount_bind_recursive, mount_change, mount_remount,
+    MountFlags, MountPropagationFlags, mount, mount_bind_recursive, mount_change, mount_remount,
 };
 use rustix::process::{Resource, Rlimit, setpriority_process, setrlimit};
 use rustix::thread::{
@@ -20,11 +24,11 @@ const READ_ONLY: [&str; 8] =
 
 const DESCRIPTORS_MAX: u64 = 4096;
 
-/// As far as the kernel has them. What is missing is said.
-pub(crate) fn leave_namespaces(kind: Kind) {
+/// As far as the kernel has them. What is missing is said; an error is one about the namespace of mounts.
+pub(crate) fn leave_namespaces(kind: Kind) -> io::Result<()> {
     let network = match kind {
         // Its interfaces and its screen are the host's.
-        Kind::DeviceModel => Namespaces::default(),
+        Kind::DeviceModel | Kind::DeviceServer => Namespaces::default(),
         Kind::ImageServer => Namespaces { network: true, ..Namespaces::default() },
     };
     // One after the other: a kernel may be built without one of them.
@@ -38,9 +42,38 @@ pub(crate) fn leave_namespaces(kind: Kind) {
         }
     }
     let mounts = Namespaces { mount: true, ..Namespaces::default() };
-    if let Err(errno) = xen_linux::unshare(mounts).and_then(|()| protect_folders()) {
+    let left = xen_linux::unshare(mounts).and_then(|()| protect_folders());
+    if let Err(errno) = left {
         eprintln!("xylem-jail: without protected folders: {errno}");
     }
+    Ok(left?)
+}
+
+/// Puts the devices by which grants are mapped and events are bound into a folder, for whoever has it as root. Only this
+/// process and its own see them there.
+pub(crate) fn show_xen(root: &Path) -> io::Result<()> {
+    const DEVICES: [&str; 2] = ["/dev/xen/gntdev", "/dev/xen/evtchn"];
+    mount(
+        "tmpfs",
+        root,
+        "tmpfs",
+        MountFlags::NOSUID | MountFlags::NOEXEC,
+        Some(c"mode=755,size=64k"),
+    )?;
+    let all = Mode::RUSR | Mode::WUSR | Mode::RGRP | Mode::WGRP | Mode::ROTH | Mode::WOTH;
+    fs::DirBuilder::new().recursive(true).mode(0o755).create(root.join("dev/xen"))?;
+    for path in DEVICES {
+        let number = fs::metadata(path)?.rdev();
+        let place = root.join(path.trim_start_matches('/'));
+        mknodat(CWD, &place, FileType::CharacterDevice, all, number)?;
+        // Whatever this process's mask says.
+        fs::set_permissions(&place, fs::Permissions::from_mode(0o666))?;
+    }
+    for folder in ["dev", "dev/xen"] {
+        fs::set_permissions(root.join(folder), fs::Permissions::from_mode(0o755))?;
+    }
+    let flags = MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NOEXEC;
+    Ok(mount_remount(root, MountFlags::BIND | flags, "")?)
 }
 
 fn protect_folders() -> rustix::io::Result<()> {
@@ -81,6 +114,17 @@ fn needed(kind: Kind) -> CapabilitySet {
                 | CapabilitySet::NET_ADMIN
                 | CapabilitySet::NET_BIND_SERVICE
                 | CapabilitySet::IPC_LOCK
+        }
+        Kind::DeviceServer => {
+            files
+                | CapabilitySet::SETUID
+                | CapabilitySet::SETGID
+                | CapabilitySet::SYS_CHROOT
+                | CapabilitySet::NET_BIND_SERVICE
+                | CapabilitySet::IPC_LOCK
+                // Owners and modes in a folder, as the guest sets them.
+                | CapabilitySet::CHOWN
+                | CapabilitySet::FSETID
         }
         // To connect a network block device.
         Kind::ImageServer => files | CapabilitySet::SYS_ADMIN,

@@ -43,6 +43,8 @@ pub struct Launch {
     pub log: String,
     /// The state with which it goes on, of another one.
     pub state: Option<ModelState>,
+    /// Whether it only serves devices: it then opens Xen's devices whenever a guest connects one.
+    pub is_server: bool,
 }
 
 /// The state of a device model, for another one.
@@ -247,6 +249,7 @@ pub fn launch(
         input: hvm.vnc.as_ref().and_then(|vnc| vnc.password.clone()),
         log: log_file(config),
         state,
+        is_server: false,
     }
 }
 
@@ -295,6 +298,7 @@ fn launch_served(config: &VmConfig, uuid: Uuid, domid: DomId) -> Launch {
         input: vnc.and_then(|vnc| vnc.password.clone()),
         log: log_file(config),
         state: None,
+        is_server: true,
     }
 }
 

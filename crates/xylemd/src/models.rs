@@ -62,7 +62,11 @@ pub(crate) fn start(
     let mut command = match jail {
         Some(jail) => {
             let (_, domid) = parse_command_line(&launch.arguments).unwrap_or_default();
-            jail.command(jail::Kind::DeviceModel, &format!("model-{domid}"), program)
+            let kind = match launch.is_server {
+                true => jail::Kind::DeviceServer,
+                false => jail::Kind::DeviceModel,
+            };
+            jail.command(kind, &format!("model-{domid}"), program)
         }
         None => Command::new(program),
     };
@@ -340,6 +344,7 @@ mod tests {
             arguments: words.map(str::to_owned).to_vec(),
             input: Some("secret".to_owned()),
             state: None,
+            is_server: false,
             log: log.to_owned(),
         }
     }

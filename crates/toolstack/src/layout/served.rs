@@ -122,6 +122,7 @@ mod tests {
     use crate::xlcfg;
 
     #[test]
+    #[expect(clippy::too_many_lines, reason = "a table")]
     fn the_nodes_of_each_kind() {
         let text = "name = 'w'\nkernel = '/k'\nmemory = 64\n\
                     channel = ['connection=socket,path=/run/b,name=b']\nvfb = ['vncpasswd=secret']\n\

@@ -26,11 +26,12 @@ const KEYBOARD_FIELDS: [(&str, &str); 10] = [
 
 pub(super) fn put(config: &VmConfig, whole: &mut Value) {
     let served = &config.served;
-    let mut lists: Vec<(&'static str, Vec<Value>)> = Vec::new();
-    lists.push(("channels", served.channels.iter().zip(1..).map(channel).collect()));
-    lists.push(("vfbs", served.screen.iter().map(screen).collect()));
-    lists.push(("vkbs", served.all_keyboards().iter().zip(0..).map(keyboard).collect()));
-    lists.push(("p9s", served.folders.iter().zip(0..).map(folder).collect()));
+    let lists: [(&str, Vec<Value>); 4] = [
+        ("channels", served.channels.iter().zip(1..).map(channel).collect()),
+        ("vfbs", served.screen.iter().map(screen).collect()),
+        ("vkbs", served.all_keyboards().iter().zip(0..).map(keyboard).collect()),
+        ("p9s", served.folders.iter().zip(0..).map(folder).collect()),
+    ];
     for (key, list) in lists.into_iter().filter(|(_, list)| !list.is_empty()) {
         whole[key] = list.into();
     }

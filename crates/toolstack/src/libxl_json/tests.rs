@@ -475,6 +475,15 @@ fn hvm_settings() -> impl Strategy<Value = HvmSettings> {
     )
 }
 
+fn hardware() -> HardwareAccess {
+    let frames = |first, frames, gfn| IoMemory { first, frames, gfn };
+    HardwareAccess {
+        ports: vec![IoPorts { first: 0x3f8, last: 0x3ff }],
+        interrupts: vec![4, 7],
+        memory: vec![frames(0xa0, 0x20, None), frames(0xc0, 1, Some(0xf_0000))],
+    }
+}
+
 fn configs() -> impl Strategy<Value = VmConfig> {
     let kind = prop::sample::select(vec![DomainKind::Pv, DomainKind::Pvh, DomainKind::Hvm]);
     kind.prop_flat_map(|kind| {
@@ -536,16 +545,7 @@ fn configs() -> impl Strategy<Value = VmConfig> {
                     bootloader: None,
                     paging_pool_mib: (is_translated && options.3).then_some(77),
                     msr_relaxed: options.4,
-                    hardware: options.3.then(|| {
-                        Box::new(HardwareAccess {
-                            ports: vec![IoPorts { first: 0x3f8, last: 0x3ff }],
-                            interrupts: vec![4, 7],
-                            memory: vec![
-                                IoMemory { first: 0xa0, frames: 0x20, gfn: None },
-                                IoMemory { first: 0xc0, frames: 1, gfn: Some(0xf_0000) },
-                            ],
-                        })
-                    }),
+                    hardware: options.3.then(|| Box::new(hardware())),
                 },
                 hvm: (kind == DomainKind::Hvm).then(|| Box::new(hvm)),
             }

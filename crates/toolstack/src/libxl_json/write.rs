@@ -159,28 +159,33 @@ fn build_info(config: &VmConfig) -> Value {
             // xl writes these always.
             ("sched_params", Some(Value::Object(shares))),
             ("arch_arm", Some(json!({}))),
-            (
-                "arch_x86",
-                Some(if options.msr_relaxed {
-                    json!({ "msr_relaxed": "True" })
-                } else {
-                    json!({})
-                }),
-            ),
-            ("ioports", hardware(config, ports)),
-            (
-                "irqs",
-                hardware(config, |it| it.interrupts.iter().copied().map(Value::from).collect()),
-            ),
-            ("iomem", hardware(config, memory)),
         ],
     );
+    put_hardware(config, &mut info);
     let mut own = Map::new();
     if let Some(hvm) = config.hvm.as_deref() {
         put_hvm(hvm, &mut info, &mut own);
     }
     info.insert(format!("type.{}", kind(config.kind)), own.into());
     info.into()
+}
+
+fn put_hardware(config: &VmConfig, info: &mut Map<String, Value>) {
+    let x86 = match config.options.msr_relaxed {
+        true => json!({ "msr_relaxed": "True" }),
+        false => json!({}),
+    };
+    let interrupts = |it: &HardwareAccess| it.interrupts.iter().copied().map(Value::from).collect();
+    set(
+        info,
+        [
+            // xl writes this always.
+            ("arch_x86", Some(x86)),
+            ("ioports", hardware(config, ports)),
+            ("irqs", hardware(config, interrupts)),
+            ("iomem", hardware(config, memory)),
+        ],
+    );
 }
 
 /// A list of the host's own hardware, unless it is empty.

@@ -155,17 +155,23 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         };
         prepared.map_err(|error| self.build_failure(config, materials, &error))?;
         self.set_paging_pool(domid, config)?;
-        if config.hvm.as_ref().is_some_and(|hvm| hvm.lmce) {
-            self.xen
-                .set_hvm_param(domid, HvmParam::McaCapabilities, LMCE)
-                .map_err(refused("set the machine checks of", domid))?;
-        }
+        self.set_machine_checks(domid, config)?;
         self.give_hardware(domid, config)?;
         let peer = EvtchnPeer { owner: domid, remote: DomId::DOM0 };
         let channel = refused("allocate an event channel for", domid);
         let store_port = self.xen.alloc_unbound(peer).map_err(&channel)?;
         let console_port = self.xen.alloc_unbound(peer).map_err(&channel)?;
         Ok(NewDomain { domain, store_port, console_port })
+    }
+
+    fn set_machine_checks(&mut self, domid: DomId, config: &VmConfig) -> Result<(), Failure> {
+        if config.hvm.as_ref().is_none_or(|hvm| !hvm.lmce) {
+            return Ok(());
+        }
+        self.xen.set_hvm_param(domid, HvmParam::McaCapabilities, LMCE).map_err(|errno| {
+            let place = config.origin.at("mca_caps");
+            Failure(format!("{place}: do this host's CPUs have lmce? Xen returned {errno}"))
+        })
     }
 
     /// In place of the one that was computed.

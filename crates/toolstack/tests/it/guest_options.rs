@@ -1,5 +1,6 @@
 //! Keys that few guests set, and what guests of xl's find that few look for.
 
+use crate::xlcfg::check_error;
 use expect_test::expect;
 use toolstack::layout;
 use toolstack::xlcfg::parse_vif;
@@ -253,4 +254,46 @@ fn numbers_may_be_quoted_or_hexadecimal() {
             128,
         "#]],
     );
+}
+
+#[test]
+fn what_an_hvm_guest_cannot_have_is_said() {
+    for (line, problem) in [
+        ("mmio_hole=64", "mmio_hole: 64 is out of range; expected 256 to 3840"),
+        ("mca_caps=['cmci']", "mca_caps[0]: \"cmci\": expected lmce"),
+        ("smbios=['oem']", "smbios[0]: \"oem\": expected KEY=TEXT"),
+        ("smbios=['oem=']", "smbios[0]: oem: expected a text without control characters"),
+        ("smbios=['bios_vendor=a', 'bios_vendor=b']", "smbios[1]: bios_vendor: at most 1"),
+        ("viridian=['freq']", "viridian: every other group needs the group base"),
+        ("vga='qxl'", "vga: \"qxl\": expected stdvga, cirrus or none"),
+        ("videoram=4", "videoram: 4 MiB is too little; cirrus needs 8"),
+        ("videoram=12", "videoram: 12 MiB: expected a power of two"),
+        ("bios='rombios'", "bios: \"rombios\": expected seabios or ovmf"),
+        ("boot='x'", "boot: \"x\": expected letters of c, d, n and a"),
+        ("vnclisten='a,b'", "vnclisten: \"a,b\": expected no comma"),
+        ("vnclisten='a:b'", "vnclisten: \"a:b\": expected ADDRESS or ADDRESS:DISPLAY"),
+        ("usbdevice='host:1'", "usbdevice: \"host:1\": expected one of tablet, mouse, keyboard"),
+        (
+            "device_model_version='qemu-xen-traditional'",
+            "device_model_version: only qemu-xen is supported",
+        ),
+        ("hdtype='scsi'", "hdtype: \"scsi\": expected one of ide, ahci"),
+        (
+            "soundhw='all'",
+            "soundhw: \"all\": expected one of ac97, adlib, cs4231a, es1370, gus, hda, sb16",
+        ),
+        ("vendor_device='other'", "vendor_device: \"other\": expected one of none, xenserver"),
+        ("firmware='rombios'", "firmware: \"rombios\": expected seabios or ovmf"),
+        (
+            "disk=['/a,raw,hda,w', '/b,raw,xvda,w']",
+            "disk[1]: xvda and hda are the same emulated disk; rename one",
+        ),
+        (
+            "disk=['/a,raw,hdb,r']",
+            "disk[0]: an emulated disk cannot be read-only; use devtype=cdrom, or xvdb instead of hdb",
+        ),
+    ] {
+        let text = format!("name='w'\ntype='hvm'\nmemory=64\n{line}\n");
+        check_error(&text, &[], &format!("guest.cfg:4: {problem}"));
+    }
 }

@@ -592,6 +592,8 @@ fn help_is_there_without_a_daemon() {
          uptime              Print uptime for all/some domains
          block-list          List virtual block devices for a domain
          network-list        List virtual network interfaces for a domain
+         channel-list        List virtual channel devices for a domain
+         vkb-list            List virtual keyboard devices for a domain
          sr-create           Create a storage repository
          sr-introduce        Introduce an existing storage repository
          sr-forget           Forget a storage repository; its VDIs stay
