@@ -128,12 +128,16 @@ keep_looking() {
 
 keep_repeating() {
     wait_for test -c /dev/hvc1 || { say channel=missing; return; }
-    # Its settings last for as long as it is open.
-    exec 4<>/dev/hvc1
-    stty raw -echo <&4
-    say channel=open
-    while read -r line <&4; do echo "heard=$line" >&4; done
-    say channel=closed
+    # It is closed when the guest goes on in another domain.
+    while :; do
+        # Its settings last for as long as it is open.
+        exec 4<>/dev/hvc1
+        stty raw -echo <&4
+        say channel=open
+        while read -r line <&4; do echo "heard=$line" >&4; done
+        exec 4>&-
+        sleep 1
+    done
 }
 
 share() {

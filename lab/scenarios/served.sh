@@ -63,6 +63,7 @@ echo "== a saved guest has its channel when it is restored"
 check "save" xy save one /tmp/one.save
 check "nothing is left" same
 check "restore" xy restore /tmp/one.save
+check "the guest opens its channel again" wait_for '[ "$(grep -c channel=open "$(console_log one)")" = 3 ]' 60
 tty=$(xenstore-read /local/domain/3/device/console/1/tty)
 check "the guest answers" eval 'ask_pty "$tty" restored | grep heard=restored'
 

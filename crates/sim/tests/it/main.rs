@@ -14,6 +14,7 @@ mod definitions;
 mod disown;
 mod facts;
 mod faults;
+mod hardware;
 mod host_shutdown;
 mod hvm;
 mod hypercalls;
