@@ -6,6 +6,7 @@
 //! ```
 //! What a host writes to its disks goes with the run.
 
+mod cloud_image;
 mod host_image;
 
 use std::path::{Path, PathBuf};
@@ -25,6 +26,9 @@ use host_image::{Image, make_file_system, put};
 const START: &str = include_str!("../../../lab/debian/start.sh");
 const LIB: &str = include_str!("../../../lab/lib.sh");
 const LIB_DEBIAN: &str = include_str!("../../../lab/debian/lib.sh");
+
+/// With this line a scenario gets a guest's disk as clouds have it, in `/guest`.
+const CLOUD_GUEST: &str = "# lab-guest: cloud";
 
 const KERNEL_ARGUMENTS: &str = "root=/dev/vda rw";
 
@@ -84,6 +88,11 @@ impl Debian {
         put(&folder.join("settings"), settings(mode))?;
         if let Mode::Scenario { text, .. } = mode {
             put(&folder.join("scenario"), text)?;
+            if text.lines().any(|line| line == CLOUD_GUEST) {
+                let target = folder.join("guest").join(cloud_image::file_name(self.suite));
+                put(&target, "")?;
+                std::fs::copy(cloud_image::prepare(self.suite)?, &target)?;
+            }
         }
         for (packages, place) in [(&self.packages, "packages"), (&self.older, "older")] {
             for package in packages {

@@ -37,6 +37,9 @@ const DEBIAN_TOOLS: &[Tool] = &[
     },
 ];
 
+const SFDISK: Tool =
+    Tool { program: "sfdisk", package: "fdisk", purpose: "partitions the disks of guests" };
+
 const SSH_KEYGEN: Tool = Tool {
     program: "ssh-keygen",
     package: "openssh-client",
@@ -69,6 +72,15 @@ pub fn require_all() -> Result<()> {
 /// As for [`require_all`].
 pub(crate) fn require_ssh_keygen() -> Result<()> {
     require(&[SSH_KEYGEN])
+}
+
+/// Makes sure that a guest's image can be made.
+///
+/// # Errors
+/// As for [`require_all`].
+pub(crate) fn require_for_cloud_images() -> Result<()> {
+    require(DEBIAN_TOOLS)?;
+    require(&[SFDISK])
 }
 
 /// Makes sure that a Debian host can be made.

@@ -55,6 +55,7 @@ const PACKAGES: &[&str] = &[
     "lvm2",
     "openssh-server",
     "bash-completion",
+    "grub-xen-host",
     "less",
     "netbase",
     "procps",
@@ -199,7 +200,7 @@ fn log_consoles(root: &Path) -> Result<()> {
 }
 
 /// The one file of a folder with such a name.
-fn only(folder: &Path, prefix: &str, suffix: &str) -> Result<PathBuf> {
+pub(super) fn only(folder: &Path, prefix: &str, suffix: &str) -> Result<PathBuf> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(folder)? {
         let path = entry?.path();
