@@ -8,12 +8,16 @@
 export DEBIAN_FRONTEND=noninteractive
 state=/var/lib/lab
 linuxes="lin1 lin2 lin3"
-all="$linuxes uni1 uni2"
+unikernels="uni1 uni2"
+all="$linuxes $unikernels"
 cxenstored=$(echo /usr/lib/xen-4.*/bin/xenstored)
 ours=/usr/sbin/xylem-xenstored
 
 # serves PROGRAM: it is the only store that runs.
 serves() { [ "$(serving_store)" = "$1" ] || { serving_store && return 1; }; }
+
+# xl_create NAME: xl gives its scripts 10 seconds, which is not always enough where others work as well.
+xl_create() { wait_for "xl create -q /tmp/$1.cfg 2>/tmp/xl.err" 300 || { cat /tmp/xl.err && return 1; }; }
 
 # written NAME: how often it wrote to its disk and read back what it had written.
 written() { grep -c 'XYLEM-GUEST: io=[0-9]' "$(console_log "$1")"; }
@@ -61,8 +65,8 @@ begin() {
     cp /guest/disk.img /tmp/more.img
     files >$state/files.before
     host_state | grep -v '^/tool/xenstored' >$state/state.before
-    # xl gives its scripts 10 seconds, which is not enough where others work as well.
-    for it in $all; do check "xl create $it" wait_for "xl create -q /tmp/$it.cfg" 300; done
+    # Those that write all the time come last.
+    for it in $unikernels $linuxes; do check "xl create $it" xl_create "$it"; done
     started=$(domids)
     for it in $linuxes; do check "$it is up" console_wait "$it" 'XYLEM-GUEST: ready' 600; done
     all_go_on "xl, C's store"

@@ -269,6 +269,7 @@ pub(crate) const ADDITIONS: &[Addition] = &[
         ],
         links: &[
             ("usr/bin/python3", "python3.11"),
+            ("usr/bin/pygrub", "../lib/xen-4.17/bin/pygrub"),
             (
                 "usr/lib/xen-4.17/lib/x86_64-linux-gnu/libxenfsimage.so.4.17",
                 "libxenfsimage.so.4.17.0",

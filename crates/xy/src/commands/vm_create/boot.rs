@@ -32,6 +32,13 @@ const PV_GRUB: [&str; 3] = [
     "/usr/share/grub/x86_64-xen/grub.elf",
     "/usr/lib/xen/boot/pvgrub64",
 ];
+/// Xen's own boot loader for PV guests. `/usr/bin` has a link to it on Debian.
+const PYGRUB: [&str; 4] = [
+    "/usr/bin/pygrub",
+    "/usr/libexec/xen/bin/pygrub",
+    "/usr/lib/xen/bin/pygrub",
+    "/usr/local/libexec/xen/bin/pygrub",
+];
 const DEVICE_MODELS: [&str; 4] = [
     "/usr/libexec/xen-qemu-system-i386",
     "/usr/lib/xen/bin/qemu-system-i386",
@@ -44,6 +51,7 @@ const DEVICE_MODELS: [&str; 4] = [
 pub(super) struct Host {
     pvh_grub: Option<String>,
     pv_grub: Option<String>,
+    pygrub: bool,
     device_model: bool,
     /// The machine runs guests of Xen's own hardware support.
     hardware: bool,
@@ -58,6 +66,7 @@ impl Host {
         Self {
             pvh_grub: first(&PVH_GRUB),
             pv_grub: first(&PV_GRUB),
+            pygrub: first(&PYGRUB).is_some(),
             device_model: first(&DEVICE_MODELS).is_some(),
             hardware: capabilities.split_whitespace().any(|word| word.starts_with("hvm-")),
         }
@@ -78,7 +87,16 @@ impl Host {
             disk: "hda",
         };
         let pvh = self.pvh_grub.as_ref().filter(|_| self.hardware).map(|path| grub("pvh", path));
-        let pv = self.pv_grub.as_ref().map(|path| grub("pv", path));
+        // GRUB unpacks a PV guest's kernel itself, and knows neither lz4, which Debian's cloud kernels are packed with, nor
+        // zstd, which most others are. What a bootloader finds is unpacked by us.
+        let pv = if self.pygrub {
+            Some(Boot {
+                settings: vec!["type = 'pv'".to_owned(), "bootloader = 'pygrub'".to_owned()],
+                disk: "xvda",
+            })
+        } else {
+            self.pv_grub.as_ref().map(|path| grub("pv", path))
+        };
         let emulated = (self.hardware && self.device_model).then(hvm);
         let without = "this machine, or Xen on it, has no hardware support for such guests; --type pv needs none";
         match wanted {
@@ -91,7 +109,7 @@ impl Host {
                 format!("--type pvh: there is no GRUB for such guests ({}): install grub-xen-host", PVH_GRUB[0])
             }),
             Some(Kind::Pv) => pv.ok_or_else(|| {
-                format!("--type pv: there is no GRUB for such guests ({}): install grub-xen-host", PV_GRUB[0])
+                format!("--type pv: there is neither pygrub ({}) nor GRUB for such guests ({}): install Xen's utilities, or grub-xen-host", PYGRUB[0], PV_GRUB[0])
             }),
             Some(Kind::Hvm) => emulated.ok_or_else(|| {
                 "--type hvm: there is no QEMU for Xen: install qemu-system-xen (qemu-system-x86 on older Debian)".to_owned()
@@ -127,6 +145,8 @@ mod tests {
         assert!(chosen(&nothing, Some(Kind::Pvh)).contains("no hardware support"));
         let pv = Host { pv_grub: Some("/g".to_owned()), ..nothing };
         assert_eq!(chosen(&pv, None), "type = 'pv'");
+        let both = Host { pygrub: true, ..pv.clone() };
+        assert_eq!(both.boot(Some(Kind::Pv)).unwrap().settings[1], "bootloader = 'pygrub'");
         let unable = Host { pvh_grub: Some("/h".to_owned()), ..pv.clone() };
         assert_eq!(chosen(&unable, None), "type = 'pv'");
         let able = Host { hardware: true, ..unable };
