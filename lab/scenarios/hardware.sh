@@ -52,13 +52,17 @@ check "what no CPU of this host has" refused_with "mca_caps: do this host's CPUs
 check "nothing is left" same_state /results/state.before
 
 echo "== an HVM guest with another machine"
+# A table of its own kind: signature, size, revision, checksum, and who made it.
+printf 'XYLM\044\000\000\000\001\000XYLEM LABTABLE\001\000\000\000LAB \001\000\000\000' >/tmp/table
 hvm_cfg machine "mmio_hole = 1024" "pae = 0" "acpi_laptop_slate = 1" "shadow_memory = 16" "msr_relaxed = 1" \
-    "smbios = [ 'system_manufacturer=Xylem', 'oem=first', 'oem=second' ]"
+    "acpi_firmware = '/tmp/table'" "smbios = [ 'system_manufacturer=Xylem', 'oem=first', 'oem=second' ]"
 check "create" xy create -q /tmp/machine.cfg || cat /var/log/xen/qemu-dm-machine.log
 check "it boots" wait_for 'grep -q XYLEM-BOOT-SECTOR /tmp/machine.serial' 180
 domid=$(xy domid machine)
 check "hvmloader is told" [ "$(xenstore-read "/local/domain/$domid/bios-strings/system-manufacturer")" = Xylem ]
 check "of each text" [ "$(xenstore-read "/local/domain/$domid/bios-strings/oem-2")" = second ]
 check "the hole is as large as that" [ "$(xenstore-read "/local/domain/$domid/platform/mmio_hole_size")" = 1073741824 ]
+check "hvmloader adds its table" [ "$(xenstore-read "/local/domain/$domid/hvmloader/acpi/length")" = 0x24 ]
+xl dmesg | grep -i "hvmloader\|acpi\|d$domid" | tail -n 20
 check "destroy" xy destroy machine
 check "nothing is left" same_state /results/state.before

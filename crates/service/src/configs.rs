@@ -198,7 +198,13 @@ fn resolve_paths(config: &mut VmConfig, cwd: &Path) {
         }
     }
     if let Some(hvm) = &mut config.hvm {
-        for path in [&mut hvm.loader, &mut hvm.bios_path, &mut hvm.model] {
+        for path in [
+            &mut hvm.loader,
+            &mut hvm.bios_path,
+            &mut hvm.model,
+            &mut hvm.acpi_tables,
+            &mut hvm.smbios_structures,
+        ] {
             path.iter_mut().for_each(resolve);
         }
     }

@@ -88,9 +88,13 @@ impl Host {
                     console_port: EvtchnPort(2),
                 })
             }
-            Work::Create(CreateWork::Build { .. }) => {
-                Output::Built(Built { store_frame: 1, console_frame: 2, entry: 0, pages: 0 })
-            }
+            Work::Create(CreateWork::Build { .. }) => Output::Built(Built {
+                store_frame: 1,
+                console_frame: 2,
+                entry: 0,
+                pages: 0,
+                tables: xen_build::Tables::default(),
+            }),
             Work::Device(DeviceWork::CloseAll { .. }) => Output::Closing { unseen: Vec::new() },
             Work::Query(QueryWork::ReadConsole { .. }) => Output::Console(None),
             Work::Query(QueryWork::Check { own, .. }) => {

@@ -12,6 +12,7 @@ use std::collections::BTreeMap;
 
 use storage::{Attachment, DeviceNumber};
 use xen::{DomId, DomainKind, EvtchnPort, Uuid, XenbusState};
+use xen_build::Tables;
 use xenstore::{Access, Permission};
 
 use crate::config::{DiskConfig, HvmSettings, Mac, SmbiosText, Start, VifConfig, VmConfig, Vnc};
@@ -445,6 +446,19 @@ fn hvm_nodes(nodes: &mut Nodes, domid: DomId, hvm: &HvmSettings) {
         nodes.put(format!("{path}/bios-strings/{name}"), value);
     }
     vnc_nodes(nodes, domid, hvm.vnc.as_ref());
+}
+
+/// Where its loader finds tables that it adds to its own.
+#[must_use]
+pub fn table_nodes(domid: DomId, tables: Tables) -> Nodes {
+    let mut nodes = Nodes::default();
+    for (name, place) in [("acpi", tables.acpi), ("smbios", tables.smbios)] {
+        let Some((address, bytes)) = place else { continue };
+        let path = format!("/local/domain/{domid}/hvmloader/{name}");
+        nodes.put(format!("{path}/address"), format!("{address:#x}"));
+        nodes.put(format!("{path}/length"), format!("{bytes:#x}"));
+    }
+    nodes
 }
 
 /// Nodes for VNC viewers.

@@ -40,7 +40,13 @@ pub enum Images {
         cmdline: Option<String>,
     },
     /// hvmloader and a BIOS.
-    Firmware { loader: Arc<HvmLoader>, bios: Arc<[u8]> },
+    Firmware {
+        loader: Arc<HvmLoader>,
+        bios: Arc<[u8]>,
+        /// Tables of the configuration's; empty for none.
+        acpi_tables: Arc<[u8]>,
+        smbios_structures: Arc<[u8]>,
+    },
     /// The state of a saved VM, instead of something that boots.
     Saved(Arc<SavedFile>),
     /// It is received.

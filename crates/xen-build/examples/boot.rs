@@ -50,6 +50,8 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
             apic: true,
             viridian: 0,
             hole_pages: None,
+            acpi_tables: &[],
+            smbios_structures: &[],
         };
         println!("boot: needs {:?}", xen_build::check_hvm(&config)?);
         return run_domain(DomainKind::Hvm, vcpus, seconds, cmdline, |xen, domid, channels| {

@@ -107,4 +107,12 @@ pub struct Built {
     pub entry: u64,
     /// Pages allocated to the domain.
     pub pages: u64,
+    pub tables: Tables,
+}
+
+/// Where an HVM domain's loader finds tables for the guest: address and bytes.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Tables {
+    pub acpi: Option<(u64, u64)>,
+    pub smbios: Option<(u64, u64)>,
 }

@@ -230,6 +230,10 @@ pub struct HvmSettings {
     /// Below 4 GiB, for its devices.
     pub hole_mib: Option<u32>,
     pub smbios: Vec<SmbiosText>,
+    /// A file with ACPI tables that its firmware adds to its own.
+    pub acpi_tables: Option<String>,
+    /// A file with SMBIOS structures, each after its size, in place of its firmware's own.
+    pub smbios_structures: Option<String>,
 }
 
 impl Default for HvmSettings {
@@ -266,6 +270,8 @@ impl Default for HvmSettings {
             lmce: false,
             hole_mib: None,
             smbios: Vec::new(),
+            acpi_tables: None,
+            smbios_structures: None,
         }
     }
 }

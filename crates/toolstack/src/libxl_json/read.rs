@@ -552,9 +552,6 @@ fn hvm(build: &Node<'_>, own: &Node<'_>) -> Result<HvmSettings> {
     ] {
         own.refuse_if(key, own.flag(key)? == Some(true), problem)?;
     }
-    for key in ["smbios_firmware", "acpi_firmware"] {
-        own.refuse_if(key, own.is_set(key), "not supported")?;
-    }
     let cards = [Vga::None, Vga::Cirrus, Vga::Standard];
     let card = own.object("vga")?.map(|it| it.choice("kind", &cards, vga)).transpose()?.flatten();
     let card = card.unwrap_or_default();
@@ -604,6 +601,8 @@ fn hvm(build: &Node<'_>, own: &Node<'_>) -> Result<HvmSettings> {
         lmce: own.number("mca_caps")?.is_some_and(|bits| bits & LMCE != 0),
         hole_mib: own.narrow::<u32>("mmio_hole_memkb")?.map(|kib| kib >> 10).filter(|mib| *mib > 0),
         smbios: smbios(own)?,
+        acpi_tables: own.owned("acpi_firmware")?,
+        smbios_structures: own.owned("smbios_firmware")?,
     })
 }
 

@@ -461,6 +461,8 @@ fn hvm_settings() -> impl Strategy<Value = HvmSettings> {
                 model: has.then(|| "/model".to_owned()),
                 model_user: user,
                 model_arguments: extra,
+                acpi_tables: has.then(|| "/acpi".to_owned()),
+                smbios_structures: has.then(|| "/smbios".to_owned()),
                 laptop_slate: has,
                 pae: !has,
                 lmce: has,

@@ -257,6 +257,8 @@ fn put_hvm(hvm: &HvmSettings, info: &mut Map<String, Value>, own: &mut Map<Strin
                 }),
             ),
             ("system_firmware", hvm.bios_path.as_deref()),
+            ("acpi_firmware", hvm.acpi_tables.as_deref()),
+            ("smbios_firmware", hvm.smbios_structures.as_deref()),
             ("boot", Some(&*hvm.boot)),
             ("keymap", hvm.keymap.as_deref()),
             ("acpi_s3", Some(defbool(hvm.acpi_s3))),

@@ -343,7 +343,7 @@ fn materials<'a>(config: &'a VmConfig, images: &'a Images) -> Materials<'a> {
             vcpus,
             tsc_mode,
         }),
-        Images::Firmware { loader, bios } => {
+        Images::Firmware { loader, bios, acpi_tables, smbios_structures } => {
             let hvm = config.hvm.as_deref();
             Materials::Firmware(HvmConfig {
                 loader,
@@ -356,6 +356,8 @@ fn materials<'a>(config: &'a VmConfig, images: &'a Images) -> Materials<'a> {
                 hpet: hvm.is_some_and(|hvm| hvm.hpet),
                 apic: hvm.is_some_and(|hvm| hvm.apic),
                 viridian: hvm.map_or(0, |hvm| hvm.viridian),
+                acpi_tables,
+                smbios_structures,
                 hole_pages: hvm
                     .and_then(|hvm| hvm.hole_mib)
                     .map(|mib| u64::from(mib) * PAGES_PER_MIB),

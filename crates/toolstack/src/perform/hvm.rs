@@ -1,5 +1,7 @@
 //! HVM only: hvmloader, a BIOS and a device model.
 
+use std::sync::Arc;
+
 use storage::{FileKind, HostError};
 use xen::{DomId, DomainRef, Hypervisor, Uuid};
 use xenstore::client::{Nodes as _, Transport};
@@ -67,7 +69,16 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
             missing(&place("bios"), &paths, &format!("a BIOS; on Debian it is in {package}"), error)
         })?;
         self.check_model(config)?;
-        Ok(Images::Firmware { loader, bios })
+        let mut tables = |key: &str, path: &Option<String>| match path {
+            None => Ok(Arc::from([])),
+            Some(path) => {
+                let bytes = self.host.ramdisk(path);
+                bytes.map_err(|error| failure(format!("{}: {path}", place(key)), error))
+            }
+        };
+        let acpi_tables = tables("acpi_firmware", &hvm.acpi_tables)?;
+        let smbios_structures = tables("smbios_firmware", &hvm.smbios_structures)?;
+        Ok(Images::Firmware { loader, bios, acpi_tables, smbios_structures })
     }
 
     /// Checks the requirements of the VM's device model, if it has one, which would otherwise fail only after the domain

@@ -7,7 +7,7 @@ use migrate::libxc::{self, DomainType, Record};
 use migrate::{Channel, Load, LoadError, Loaded, Target, libxl};
 use storage::HostError;
 use xen::{DomId, DomainKind, Hypervisor, Uuid};
-use xen_build::{Built, RestoredConfig};
+use xen_build::{Built, RestoredConfig, Tables};
 use xenstore::client::Transport;
 
 use super::build::{PAGES_PER_MIB, more_for_pool};
@@ -270,7 +270,7 @@ fn loaded_so_far(
 
 pub(super) fn built(loaded: Loaded) -> Built {
     let Loaded { store_frame, console_frame, pages } = loaded;
-    Built { store_frame, console_frame, entry: 0, pages }
+    Built { store_frame, console_frame, entry: 0, pages, tables: Tables::default() }
 }
 
 fn unreadable(path: &str, error: &ImageError) -> Failure {

@@ -149,6 +149,7 @@ fn nodes_of(
     built: Built,
     start: Start,
 ) -> Nodes {
+    let tables = built.tables;
     let built = BuiltDomain {
         domid: domain.domain.domid,
         store_port: domain.store_port,
@@ -162,6 +163,7 @@ fn nodes_of(
         true => layout::late_nodes(config, uuid, &built, &facts.disks, start),
         false => layout::domain_nodes(config, uuid, &built, &facts.disks, start),
     };
+    nodes.0.extend(layout::table_nodes(domain.domain.domid, tables).0);
     if let Some(transfer) = facts.transfer {
         nodes.put(layout::received_path(transfer), uuid.to_string());
     }

@@ -19,7 +19,6 @@ pub(super) type Row = (&'static str, &'static [&'static str], &'static str);
 
 /// Without these the VM would not be what was asked for.
 pub(super) const REFUSED: &[Row] = &[
-    ("acpi_firmware", &[], LATER),
     ("altp2mhvm", &["0"], LATER),
     ("device_model_stubdomain_override", &["0"], LATER),
     ("device_model_stubdomain_seclabel", &[], LATER),
@@ -27,7 +26,6 @@ pub(super) const REFUSED: &[Row] = &[
     ("gfx_passthru", &["0"], LATER),
     ("ms_vm_genid", &["none"], LATER),
     ("nographic", &["0"], "use vnc = 0 and vga = \"none\" instead"),
-    ("smbios_firmware", &[], LATER),
 ];
 
 /// Without these the VM works, and a warning says what it lacks.
@@ -107,6 +105,8 @@ impl Reader<'_> {
             lmce: self.machine_checks()?,
             hole_mib: self.hole()?,
             smbios: self.smbios()?,
+            acpi_tables: self.path("acpi_firmware")?.map(str::to_owned),
+            smbios_structures: self.path("smbios_firmware")?.map(str::to_owned),
         })
     }
 
@@ -353,6 +353,7 @@ pub(super) mod tests {
     /// Keys that this file reads, and PV and PVH ignore.
     pub(in crate::xlcfg) const READ: &[&str] = &[
         "acpi",
+        "acpi_firmware",
         "acpi_laptop_slate",
         "acpi_s3",
         "acpi_s4",
@@ -375,6 +376,7 @@ pub(super) mod tests {
         "pae",
         "serial",
         "smbios",
+        "smbios_firmware",
         "soundhw",
         "stdvga",
         "usb",

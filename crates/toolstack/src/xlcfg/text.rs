@@ -234,6 +234,8 @@ fn write_hvm(out: &mut String, hvm: &HvmSettings) -> fmt::Result {
         ("bios_path_override", &hvm.bios_path),
         ("keymap", &hvm.keymap),
         ("device_model_override", &hvm.model),
+        ("acpi_firmware", &hvm.acpi_tables),
+        ("smbios_firmware", &hvm.smbios_structures),
     ] {
         if let Some(path) = path {
             writeln!(out, "{key} = {}", Quoted(path))?;

@@ -123,6 +123,8 @@ fn limits_paging_and_nesting_are_taken_as_xl_takes_them() {
             lmce: false,
             hole_mib: None,
             smbios: [],
+            acpi_tables: None,
+            smbios_structures: None,
         "#]],
     );
     check(

@@ -60,7 +60,13 @@ fn images() -> Images {
 }
 
 fn built() -> Built {
-    Built { store_frame: 1, console_frame: 2, entry: 0, pages: 0 }
+    Built {
+        store_frame: 1,
+        console_frame: 2,
+        entry: 0,
+        pages: 0,
+        tables: xen_build::Tables::default(),
+    }
 }
 
 /// What work brings back that goes well; a domain that it makes has this number.

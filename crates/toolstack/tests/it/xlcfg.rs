@@ -678,6 +678,8 @@ prop_compose! {
                 _ => ModelUser::Named("qemu".to_owned()),
             },
             model_arguments: words.clone(),
+            acpi_tables: ovmf.then(|| "/acpi".to_owned()),
+            smbios_structures: tablet.then(|| "/smbios".to_owned()),
             laptop_slate: tablet,
             pae: !ovmf,
             lmce: ovmf,

@@ -10,9 +10,9 @@ use core::ops::Range;
 use xen::{E820Entry, E820Kind, PAGE_SHIFT};
 
 use super::HvmConfig;
-use crate::BuildError;
 use crate::memory::{mib_of, pages_of};
 use crate::record::Record;
+use crate::{BuildError, Tables};
 
 /// RAM below 4 GiB ends here at the latest: 256 MiB for devices.
 const HOLE_PFN: u64 = 0xf_0000;
@@ -60,6 +60,8 @@ pub(super) struct HvmLayout {
     pub(super) firmware_pfn: u64,
     firmware_bytes: u64,
     pub(super) start_info_pfn: u64,
+    acpi_pfn: u64,
+    smbios_pfn: u64,
     /// First unplanned frame.
     pub(super) end_pfn: u64,
 }
@@ -77,14 +79,36 @@ impl HvmLayout {
         let firmware_bytes = config.firmware.len() as u64;
         let firmware_pfn = pages_of(config.loader.end());
         let start_info_pfn = firmware_pfn + pages_of(firmware_bytes);
-        let end_pfn = start_info_pfn + pages_of(START_INFO_BYTES as u64);
+        let acpi_pfn = start_info_pfn + pages_of(START_INFO_BYTES as u64);
+        let smbios_pfn = acpi_pfn + pages_of(config.acpi_tables.len() as u64);
+        let end_pfn = smbios_pfn + pages_of(config.smbios_structures.len() as u64);
         if end_pfn > ram_low.end {
             return Err(BuildError::MemoryTooSmall {
                 memory_mib: config.memory_pages >> (20 - PAGE_SHIFT),
                 needed_mib: mib_of(end_pfn + config.video_pages),
             });
         }
-        Ok(Self { ram_low, ram_high, firmware_pfn, firmware_bytes, start_info_pfn, end_pfn })
+        Ok(Self {
+            ram_low,
+            ram_high,
+            firmware_pfn,
+            firmware_bytes,
+            start_info_pfn,
+            acpi_pfn,
+            smbios_pfn,
+            end_pfn,
+        })
+    }
+
+    /// Where the tables are that the loader adds.
+    pub(super) fn tables(&self, config: &HvmConfig<'_>) -> Tables {
+        let place = |pfn: u64, bytes: &[u8]| {
+            (!bytes.is_empty()).then_some((pfn << PAGE_SHIFT, bytes.len() as u64))
+        };
+        Tables {
+            acpi: place(self.acpi_pfn, config.acpi_tables),
+            smbios: place(self.smbios_pfn, config.smbios_structures),
+        }
     }
 
     /// The frames to allocate.

@@ -51,6 +51,10 @@ pub struct HvmConfig<'a> {
     pub viridian: u64,
     /// Pages below 4 GiB without memory, for devices; at least the default.
     pub hole_pages: Option<u64>,
+    /// Tables that the loader adds to its own, one after the other; empty for none.
+    pub acpi_tables: &'a [u8],
+    /// The same for SMBIOS: each structure with its size before it.
+    pub smbios_structures: &'a [u8],
 }
 
 impl HvmConfig<'_> {
@@ -154,6 +158,14 @@ fn build_claimed<H: Hypervisor>(
     }
     loader.put(layout.firmware_pfn << PAGE_SHIFT, config.firmware)?;
     loader.put(layout.start_info_pfn << PAGE_SHIFT, &start_info)?;
+    let tables = layout.tables(config);
+    for (place, bytes) in
+        [(tables.acpi, config.acpi_tables), (tables.smbios, config.smbios_structures)]
+    {
+        if let Some((address, _)) = place {
+            loader.put(address, bytes)?;
+        }
+    }
     loader.flush()?;
 
     for (param, value) in params(config, channels) {
@@ -176,6 +188,7 @@ fn build_claimed<H: Hypervisor>(
         console_frame: special::CONSOLE,
         entry: entry.into(),
         pages: config.ram_pages(),
+        tables,
     })
 }
 

@@ -59,7 +59,13 @@ pub(crate) fn build<H: Hypervisor>(
     let (store_frame, console_frame) =
         (machine[index(layout.store_pfn)], machine[index(layout.console_pfn)]);
     grant_rings(xen, domid, channels, store_frame, console_frame)?;
-    Ok(Built { store_frame, console_frame, entry: layout.entry, pages: config.memory_pages })
+    Ok(Built {
+        store_frame,
+        console_frame,
+        entry: layout.entry,
+        pages: config.memory_pages,
+        tables: crate::Tables::default(),
+    })
 }
 
 /// Writes the kernel's initial memory in ascending order, and the shared info page.

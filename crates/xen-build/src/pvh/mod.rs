@@ -11,7 +11,8 @@ use xen::{DomId, Errno, HvmParam, Hypervisor, PAGE_BYTES, PAGE_SHIFT, Xen};
 use crate::context::{self, MemoryTypes};
 use crate::memory::{FrameNames, Loader, claim, pages_of, populate, populate_special};
 use crate::{
-    BuildConfig, BuildError, Built, Channels, Monitor, acpi, grant_rings, identity_page_table,
+    BuildConfig, BuildError, Built, Channels, Monitor, Tables, acpi, grant_rings,
+    identity_page_table,
 };
 use layout::{ACPI_PFN, CONSOLE_PFN, IDENT_PT_PFN, PvhLayout, STORE_PFN};
 
@@ -94,6 +95,7 @@ pub(crate) fn build<H: Hypervisor>(
         console_frame: CONSOLE_PFN,
         entry: layout.entry.into(),
         pages: config.memory_pages,
+        tables: Tables::default(),
     })
 }
 

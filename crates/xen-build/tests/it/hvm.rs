@@ -47,6 +47,8 @@ fn config<'a>(loader: &'a HvmLoader, firmware: &'a [u8], mib: u64) -> HvmConfig<
         apic: true,
         viridian: 0,
         hole_pages: None,
+        acpi_tables: &[],
+        smbios_structures: &[],
     }
 }
 
@@ -124,6 +126,26 @@ fn memory_beyond_the_hole_continues_at_4_gib() {
         })
         .collect();
     assert_eq!(map, [0x10_0000, 0xeff0_0000, 0x1_0000_0000, 0x1000_0000]);
+}
+
+#[test]
+fn a_larger_hole_takes_memory_from_below_and_tables_are_where_the_loader_is_told() {
+    let loader = HvmLoader::parse(&loader_file(LOADER_AT, LOADER_AT)).unwrap();
+    let (acpi, smbios) = (code(5000), code(77));
+    let guest = Guest::build(&HvmConfig {
+        hole_pages: Some(3840 * 256),
+        acpi_tables: &acpi,
+        smbios_structures: &smbios,
+        ..config(&loader, &[1; 4096], 512 + 8)
+    });
+    let info = guest.fake.read(0x9f800, 48);
+    let word = |at: usize| u32::from_le_bytes(info[at..at + 4].try_into().unwrap());
+    assert_eq!([20, 28].map(word), [0x1_0000, 0x11_0000]);
+    for (place, bytes) in [(guest.built.tables.acpi, acpi), (guest.built.tables.smbios, smbios)] {
+        let (address, count) = place.unwrap();
+        assert_eq!(count, bytes.len() as u64);
+        assert_eq!(guest.fake.read(address, bytes.len()), bytes);
+    }
 }
 
 #[test]
