@@ -319,6 +319,17 @@ pub enum Request {
         #[serde(default)]
         force: bool,
     },
+    /// Attaches a keyboard to a running domain, in the syntax of `vkb=`. Answered by
+    /// [`Reply::Done`](crate::Reply::Done).
+    KeyboardAttach { target: Target, keyboard: String },
+    /// Detaches a keyboard by its number. Answered by [`Reply::Done`](crate::Reply::Done).
+    KeyboardDetach {
+        target: Target,
+        keyboard: String,
+        /// Do not ask the guest.
+        #[serde(default)]
+        force: bool,
+    },
     /// A VM's configuration, as in a file: of its definition, or of the running VM if it has none. Answered by
     /// [`Reply::Text`](crate::Reply::Text).
     ConfigText { target: Target },

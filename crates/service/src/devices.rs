@@ -90,6 +90,32 @@ impl Service<'_> {
         self.unplug(&uuid.to_string(), device, force, Progress::Unwanted)
     }
 
+    pub(crate) fn keyboard_attach(
+        &self,
+        target: &Target,
+        spec: &str,
+    ) -> Result<api::Reply, Failed> {
+        let (config, uuid) = self.config_and_uuid(target)?;
+        let keyboard = xlcfg::parse_keyboard(spec);
+        let keyboard = keyboard.map_err(|problem| Failed::Told(format!("vkb: {problem}")))?;
+        let next = u32::try_from(config.served.all_keyboards().len()).unwrap_or(u32::MAX);
+        let device = Device::Keyboard(next, keyboard);
+        self.plug(&uuid.to_string(), device, Progress::Unwanted)
+    }
+
+    pub(crate) fn keyboard_detach(
+        &self,
+        Target(target): &Target,
+        number: &str,
+        force: bool,
+    ) -> Result<api::Reply, Failed> {
+        let devid = number.parse().map_err(|_| {
+            Failed::Told(format!("{number}: no number of a keyboard; `xy vkb-list` shows them"))
+        })?;
+        let device = DeviceRef { kind: DeviceKind::Vkbd, devid };
+        self.unplug(target, device, force, Progress::Unwanted)
+    }
+
     fn config_and_uuid(&self, target: &Target) -> Result<(Arc<VmConfig>, Uuid), Failed> {
         let row = self.rows(std::slice::from_ref(target))?.pop();
         let found = row.and_then(|row| Some((row.config?, row.info.handle)));

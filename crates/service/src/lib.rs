@@ -248,6 +248,8 @@ impl Service<'_> {
             | Request::CdInsert { .. }
             | Request::CdEject { .. }
             | Request::NetworkAttach { .. }
+            | Request::KeyboardAttach { .. }
+            | Request::KeyboardDetach { .. }
             | Request::NetworkDetach { .. }) => self.change_devices(request),
             Request::ConfigText { target: it } => {
                 self.text(Asked::ConfigText { target: target(it) })
@@ -288,6 +290,12 @@ impl Service<'_> {
                 self.cd_insert(target(it), &drive, &path, &cwd, force)
             }
             Request::CdEject { target: it, drive, force } => self.cd_eject(it, &drive, force),
+            Request::KeyboardAttach { target: it, keyboard } => {
+                self.keyboard_attach(&it, &keyboard)
+            }
+            Request::KeyboardDetach { target: it, keyboard, force } => {
+                self.keyboard_detach(&it, &keyboard, force)
+            }
             Request::NetworkAttach { target: it, vif } => self.network_attach(&it, &vif),
             Request::NetworkDetach { target: it, vif, force } => {
                 self.network_detach(&it, &vif, force)

@@ -18,7 +18,7 @@ use xenstore::{Access, Permission};
 use crate::config::{DiskConfig, HvmSettings, Mac, SmbiosText, Start, VifConfig, VmConfig, Vnc};
 use crate::device_model::{self, Process};
 use crate::record::{self, FORMAT_NODE, Texts};
-pub use served::devices as served_devices;
+pub use served::{devices as served_devices, plugged_keyboard as plugged_keyboard_nodes};
 
 /// One node to write.
 #[derive(Clone, Debug, Eq, PartialEq)]

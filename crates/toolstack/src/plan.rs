@@ -585,13 +585,15 @@ pub fn plan_settle() -> Plan {
 pub fn plan_plug(device: DeviceRef) -> Plan {
     let mut plan = Plan::default();
     let ready = match device.kind {
-        DeviceKind::Vbd => plan.add(DeviceStep::AttachDisk(device.devid), &[]),
-        DeviceKind::Vif => plan.add(DeviceStep::CheckBridge(device.devid), &[]),
-        DeviceKind::Console | DeviceKind::Vfb | DeviceKind::Vkbd | DeviceKind::NinePfs => {
-            unreachable!("QEMU's devices are its VM's from its start on")
+        DeviceKind::Vbd => Some(plan.add(DeviceStep::AttachDisk(device.devid), &[])),
+        DeviceKind::Vif => Some(plan.add(DeviceStep::CheckBridge(device.devid), &[])),
+        // QEMU runs.
+        DeviceKind::Vkbd => None,
+        DeviceKind::Console | DeviceKind::Vfb | DeviceKind::NinePfs => {
+            unreachable!("they are a VM's from its start on")
         }
     };
-    let added = plan.add(DeviceStep::Add(device), &[ready]);
+    let added = plan.add(DeviceStep::Add(device), ready.as_slice());
     add_plugged(&mut plan, device, &[added]);
     plan
 }

@@ -332,6 +332,8 @@ mod tests {
         "block-detach",
         "network-attach",
         "network-detach",
+        "vkb-attach",
+        "vkb-detach",
         "cd-insert",
         "cd-eject",
         "debug-keys",

@@ -1,10 +1,10 @@
 //! Devices that QEMU serves to PV and PVH domains: its process runs as long as they do, and they do without it.
 
 use sim::{Daemon, ModelFate};
-use toolstack::layout::DeviceKind;
-use toolstack::plan::{CreateStep, Start, Wait};
+use toolstack::layout::{DeviceKind, DeviceRef};
+use toolstack::plan::{CreateStep, Start, Unplug, Wait};
 use toolstack::saved::{AfterSave, FileFormat};
-use toolstack::{Reply, Request, VmState, xlcfg};
+use toolstack::{Device, Reply, Request, VmState, xlcfg};
 
 use crate::save::save_as;
 use crate::support::Lab;
@@ -103,4 +103,45 @@ fn the_next_daemon_finds_qemu_and_a_restored_guest_has_another() {
     assert_eq!(models(&lab), 1);
     assert!(matches!(lab.destroy("one"), Reply::Gone { .. }));
     lab.settle();
+}
+
+fn keyboard(devid: u32) -> Request {
+    let keyboard = xlcfg::parse_keyboard("backend-type=qemu").unwrap();
+    let device = Box::new(Device::Keyboard(devid, keyboard));
+    Request::Plug { target: "one".to_owned(), device }
+}
+
+fn failure(reply: Reply) -> String {
+    match reply {
+        Reply::Failed(message) => message,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_keyboard_is_added_to_a_guest_that_has_a_qemu_and_only_the_last_one_goes() {
+    let mut lab = lab();
+    lab.create(VM).unwrap();
+    lab.settle();
+    let unplug = |devid| {
+        let device = DeviceRef { kind: DeviceKind::Vkbd, devid };
+        Request::Unplug { target: "one".to_owned(), device, how: Unplug::Forced }
+    };
+    assert_eq!(failure(lab.ask(unplug(0))), "one: keyboard 0 is its screen's");
+    assert_eq!(failure(lab.ask(unplug(1))), "one: has no keyboard 1");
+    assert_eq!(failure(lab.ask(keyboard(0))), "one: has a keyboard 0 already");
+    // The simulated QEMU serves none.
+    let message = failure(lab.ask(keyboard(1)));
+    assert!(message.contains("the backend of keyboard 1 did not answer within 30 s"), "{message}");
+    lab.settle();
+    assert!(matches!(lab.destroy("one"), Reply::Gone { .. }));
+    lab.settle();
+    lab.assert_nothing_left();
+
+    let plain = VM.replace("channel = ['connection=pty,name=org.agent']\nvfb = ['']\n", "");
+    lab.create(&plain).unwrap();
+    lab.settle();
+    let message = failure(lab.ask(keyboard(0)));
+    assert!(message.starts_with("one: no QEMU runs for it"), "{message}");
+    assert!(matches!(lab.destroy("one"), Reply::Gone { .. }));
 }

@@ -53,6 +53,14 @@ pub(super) fn nodes(nodes: &mut Nodes, domid: DomId, config: &VmConfig) {
     }
 }
 
+/// The nodes of a hotplugged keyboard.
+#[must_use]
+pub fn plugged_keyboard(domid: DomId, devid: u32, keyboard: &KeyboardConfig) -> Nodes {
+    let mut nodes = Nodes::default();
+    keyboard_nodes(&mut nodes, domid, devid, keyboard);
+    nodes
+}
+
 /// In the backend's directory and in libxl's copy of it.
 fn put_backend(nodes: &mut Nodes, domid: DomId, device: DeviceRef, key: &str, value: &str) {
     nodes.put(format!("{}/{key}", device.backend(domid)), value);

@@ -10,7 +10,7 @@ use xen::Uuid;
 use super::operation::Outcome;
 use super::requests::fail;
 use super::{Action, ClientId, Instant, MediumChange, Purpose, Reply, Toolstack, Vm};
-use crate::config::{DiskConfig, VifConfig, VmConfig, place_problem};
+use crate::config::{DiskConfig, KeyboardConfig, VifConfig, VmConfig, place_problem};
 use crate::layout::{self, DeviceKind, DeviceRef};
 use crate::plan::{Unplug, plan_finish_plug, plan_plug, plan_swap, plan_undo_plug, plan_unplug};
 use crate::steps::devices::pending_nodes;
@@ -25,6 +25,8 @@ const DISKS_MAX: usize = 255;
 pub enum Device {
     Disk(DiskConfig),
     Vif(VifConfig),
+    /// With its number, the next one of its VM.
+    Keyboard(u32, KeyboardConfig),
 }
 
 impl Device {
@@ -33,6 +35,7 @@ impl Device {
         match self {
             Self::Disk(disk) => DeviceRef { kind: DeviceKind::Vbd, devid: disk.vdev.number },
             Self::Vif(vif) => DeviceRef { kind: DeviceKind::Vif, devid: vif.devid },
+            Self::Keyboard(devid, _) => DeviceRef { kind: DeviceKind::Vkbd, devid: *devid },
         }
     }
 
@@ -47,6 +50,7 @@ impl Device {
                 }
             }
             Self::Vif(vif) => config.vifs.push(vif.clone()),
+            Self::Keyboard(_, keyboard) => config.served.keyboards.push(keyboard.clone()),
         }
     }
 }
@@ -62,8 +66,13 @@ pub(crate) fn remove_from(config: &mut VmConfig, device: DeviceRef) {
             config.vifs.retain(|vif| vif.devid != device.devid);
             config.origin.lines.retain(|key, _| !key.starts_with("vif["));
         }
+        // Only the last one goes.
+        DeviceKind::Vkbd => {
+            config.served.keyboards.pop();
+            config.origin.lines.retain(|key, _| !key.starts_with("vkb["));
+        }
         // They stay for as long as the VM runs.
-        DeviceKind::Console | DeviceKind::Vfb | DeviceKind::Vkbd | DeviceKind::NinePfs => {}
+        DeviceKind::Console | DeviceKind::Vfb | DeviceKind::NinePfs => {}
     }
 }
 
@@ -125,7 +134,32 @@ impl Pending {
 
 impl Vm {
     fn has(&self, device: DeviceRef) -> bool {
-        layout::devices(&self.config).contains(&device)
+        match device.kind {
+            DeviceKind::Vkbd => layout::served_devices(&self.config).contains(&device),
+            _ => layout::devices(&self.config).contains(&device),
+        }
+    }
+
+    /// Why a keyboard can be neither added nor removed now. They are numbered by their places.
+    fn keyboards_problem(&self, keyboard: DeviceRef) -> Option<String> {
+        let name = &self.config.name;
+        let others = self.plugs.keys().filter(|it| it.kind == DeviceKind::Vkbd);
+        if others.count() > 0 {
+            Some(format!("{name}: another keyboard is being attached or detached; try again"))
+        } else if self.facts.incarnation.model.is_none() {
+            Some(format!(
+                "{name}: no QEMU runs for it, which serves keyboards; name one with vkb= and start it anew"
+            ))
+        } else if self.has(keyboard) && self.config.served.screen.is_some() && keyboard.devid == 0 {
+            Some(format!("{name}: keyboard 0 is its screen's"))
+        } else if self.has(DeviceRef { devid: keyboard.devid + 1, ..keyboard }) {
+            Some(format!(
+                "{name}: has keyboards after {}; detach the last one first",
+                keyboard.devid
+            ))
+        } else {
+            None
+        }
     }
 
     /// Handles a removed device.
@@ -227,6 +261,11 @@ impl Toolstack {
         let is_disk = id.kind == DeviceKind::Vbd;
         if let Some(busy) = self.busy(uuid, id) {
             Some(busy)
+        } else if id.kind == DeviceKind::Vkbd {
+            match vm.has(id) {
+                true => Some(format!("{name}: has a {} already", id.spoken())),
+                false => vm.keyboards_problem(id),
+            }
         } else if vm.has(id) || is_disk && vm.drive(id).is_ok() {
             let device = id.spoken();
             Some(format!("{name}: has a {device} already; use another or detach it first"))
@@ -284,6 +323,11 @@ impl Toolstack {
             let (name, device) = (&vm.config.name, id.spoken());
             let what = if is_drive { ", but an empty CD drive" } else { "" };
             return fail(client, format!("{name}: has no {device}{what}"), out);
+        }
+        if id.kind == DeviceKind::Vkbd
+            && let Some(problem) = vm.keyboards_problem(id)
+        {
+            return fail(client, problem, out);
         }
         self.vms.change(uuid, |vm| vm.ejecting.remove(&id));
         let vm = &self.vms[&uuid];

@@ -366,6 +366,9 @@ fn add(vm: &mut Vm, domain: DomainRef, device: &Device) -> DeviceWork {
             vm.pending.insert(device.id(), Pending::Plug);
             layout::plugged_vif_nodes(domid, uuid, vif)
         }
+        Device::Keyboard(devid, keyboard) => {
+            layout::plugged_keyboard_nodes(domid, *devid, keyboard)
+        }
     };
     let text = vm.config.to_cfg_text();
     let pending = Pending::encode_all(&vm.pending);

@@ -31,7 +31,6 @@ const fn absent(name: &'static str, why: &'static str) -> Verb {
 const PCI: &str = "Xylem does not pass PCI devices to domains yet";
 const USB: &str = "Xylem has no PV USB; HVM domains have usbdevice=";
 const VTPM: &str = "Xylem has no vTPM devices";
-const VKB: &str = "Xylem does not add keyboards to running domains; name them with vkb=";
 const VDISPL: &str = "Xylem has no PV displays";
 const VSND: &str = "Xylem has no PV sound cards";
 const PSR: &str = "Xylem does not control caches and memory bandwidth of CPUs";
@@ -100,9 +99,9 @@ pub(super) const VERBS: &[Verb] = &[
     absent("vtpm-attach", VTPM),
     absent("vtpm-list", VTPM),
     absent("vtpm-detach", VTPM),
-    absent("vkb-attach", VKB),
+    there("vkb-attach", ""),
     there("vkb-list", ""),
-    absent("vkb-detach", VKB),
+    there("vkb-detach", ""),
     absent("vdispl-attach", VDISPL),
     absent("vdispl-list", VDISPL),
     absent("vdispl-detach", VDISPL),

@@ -88,6 +88,17 @@ pub(crate) fn network_detach(session: &mut Session, options: &Options) -> Result
     expect_done(&session.call(&request)?)
 }
 
+pub(crate) fn vkb_attach(session: &mut Session, options: &Options) -> Result<(), Failure> {
+    let (target, keyboard) = target_and_spec(options);
+    expect_done(&session.call(&Request::KeyboardAttach { target, keyboard })?)
+}
+
+pub(crate) fn vkb_detach(session: &mut Session, options: &Options) -> Result<(), Failure> {
+    let (target, keyboard) = target_and_spec(options);
+    let request = Request::KeyboardDetach { target, keyboard, force: options.has("force") };
+    expect_done(&session.call(&request)?)
+}
+
 pub(crate) fn cd_insert(session: &mut Session, options: &Options) -> Result<(), Failure> {
     let [target, drive, path] = options.operands.as_slice() else {
         return Err(Failure::usage("cd-insert: expected a domain, a drive and a path"));

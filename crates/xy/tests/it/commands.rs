@@ -612,6 +612,8 @@ fn help_is_there_without_a_daemon() {
          block-detach        Destroy a domain's virtual block device
          network-attach      Create a new virtual network device
          network-detach      Destroy a domain's virtual network device
+         vkb-attach          Create a new virtual keyboard device
+         vkb-detach          Destroy a domain's virtual keyboard device
          cd-insert           Insert a CD-ROM into a guest's CD drive
          cd-eject            Eject a CD-ROM from a guest's CD drive
          explain             Print the operation under way for a domain and what its steps wait for
