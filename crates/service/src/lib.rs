@@ -237,10 +237,10 @@ impl Service<'_> {
             Request::Domid { name } => self.domid(&name),
             Request::Domname { domid } => self.domname(domid),
             Request::Console { target: it } => self.console(&target(it)),
-            Request::BlockList { targets } => self.block_list(targets),
-            Request::NetworkList { targets } => self.network_list(targets),
-            Request::ChannelList { targets } => self.channel_list(targets),
-            Request::KeyboardList { targets } => self.keyboard_list(targets),
+            request @ (Request::BlockList { .. }
+            | Request::NetworkList { .. }
+            | Request::ChannelList { .. }
+            | Request::KeyboardList { .. }) => self.list_devices(request),
             Request::VcpuList { targets } => self.vcpus(&targets),
             Request::Uptime { targets } => self.uptime(&targets),
             request @ (Request::BlockAttach { .. }
@@ -275,6 +275,16 @@ impl Service<'_> {
             Request::Trace { target } => self.trace(target),
             Request::Storage(request) => self.storage_reply(request),
             Request::Counters => Ok(self.counters()),
+        }
+    }
+
+    fn list_devices(&self, request: Request) -> Result<api::Reply, Failed> {
+        match request {
+            Request::BlockList { targets } => self.block_list(targets),
+            Request::NetworkList { targets } => self.network_list(targets),
+            Request::ChannelList { targets } => self.channel_list(targets),
+            Request::KeyboardList { targets } => self.keyboard_list(targets),
+            other => unreachable!("{other:?} lists no devices"),
         }
     }
 

@@ -218,6 +218,27 @@ fn affinity(config: &VmConfig, of: impl Fn(&AffinityConfig) -> Option<&CpuLists>
     (!each.is_empty()).then(|| each.into())
 }
 
+/// What the first release does not know, if it is not the default.
+fn put_machine(hvm: &HvmSettings, own: &mut Map<String, Value>) {
+    set(
+        own,
+        [
+            ("acpi_firmware", hvm.acpi_tables.as_deref()),
+            ("smbios_firmware", hvm.smbios_structures.as_deref()),
+            ("acpi_laptop_slate", hvm.laptop_slate.then_some("True")),
+            ("pae", (!hvm.pae).then_some("False")),
+        ],
+    );
+    set::<Value>(
+        own,
+        [
+            ("mca_caps", hvm.lmce.then(|| LMCE.into())),
+            ("mmio_hole_memkb", hvm.hole_mib.map(|mib| (u64::from(mib) << 10).into())),
+            ("smbios", (!hvm.smbios.is_empty()).then(|| smbios(hvm))),
+        ],
+    );
+}
+
 /// `XEN_HVM_MCA_CAP_LMCE`.
 pub(super) const LMCE: u64 = 1;
 
@@ -257,8 +278,6 @@ fn put_hvm(hvm: &HvmSettings, info: &mut Map<String, Value>, own: &mut Map<Strin
                 }),
             ),
             ("system_firmware", hvm.bios_path.as_deref()),
-            ("acpi_firmware", hvm.acpi_tables.as_deref()),
-            ("smbios_firmware", hvm.smbios_structures.as_deref()),
             ("boot", Some(&*hvm.boot)),
             ("keymap", hvm.keymap.as_deref()),
             ("acpi_s3", Some(defbool(hvm.acpi_s3))),
@@ -266,10 +285,9 @@ fn put_hvm(hvm: &HvmSettings, info: &mut Map<String, Value>, own: &mut Map<Strin
             ("hpet", Some(defbool(hvm.hpet))),
             ("usb", Some(defbool(hvm.usb))),
             ("xen_platform_pci", Some(defbool(hvm.platform_device))),
-            ("acpi_laptop_slate", hvm.laptop_slate.then_some("True")),
-            ("pae", (!hvm.pae).then_some("False")),
         ],
     );
+    put_machine(hvm, own);
     let groups: Vec<Value> =
         viridian_groups(hvm.viridian).into_iter().map(|(number, _)| number.into()).collect();
     let mut screen = Map::new();
@@ -296,9 +314,6 @@ fn put_hvm(hvm: &HvmSettings, info: &mut Map<String, Value>, own: &mut Map<Strin
             ("soundhw", hvm.sound.map(|it| it.as_str().into())),
             ("hdtype", Some(hvm.disk_bus.as_str().into())),
             ("vendor_device", hvm.vendor_device.then(|| "xenserver".into())),
-            ("mca_caps", hvm.lmce.then(|| LMCE.into())),
-            ("mmio_hole_memkb", hvm.hole_mib.map(|mib| (u64::from(mib) << 10).into())),
-            ("smbios", (!hvm.smbios.is_empty()).then(|| smbios(hvm))),
         ],
     );
 }
