@@ -251,9 +251,7 @@ impl Service<'_> {
             | Request::KeyboardAttach { .. }
             | Request::KeyboardDetach { .. }
             | Request::NetworkDetach { .. }) => self.change_devices(request),
-            Request::ConfigText { target: it } => {
-                self.text(Asked::ConfigText { target: target(it) })
-            }
+            Request::ConfigText { target: it } => self.config_text(it),
             Request::Explain { target: it } => self.text(Asked::Explain { target: target(it) }),
             Request::Plan { of } => self.plan(of),
             Request::Limits(changes) => self.limits(changes),
@@ -276,6 +274,10 @@ impl Service<'_> {
             Request::Storage(request) => self.storage_reply(request),
             Request::Counters => Ok(self.counters()),
         }
+    }
+
+    fn config_text(&self, it: api::Target) -> Result<api::Reply, Failed> {
+        self.text(Asked::ConfigText { target: it.0 })
     }
 
     fn list_devices(&self, request: Request) -> Result<api::Reply, Failed> {
