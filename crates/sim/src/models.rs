@@ -53,8 +53,12 @@ pub(crate) struct Model {
     domid: DomId,
     fate: ModelFate,
     life: Life,
-    /// Its open block devices.
-    disks: Vec<DeviceNumber>,
+    /// Its open block devices, by the names of its drives.
+    disks: BTreeMap<String, DeviceNumber>,
+    /// Its serial ports that are pseudo-terminals.
+    terminals: Vec<usize>,
+    /// Its CD drives.
+    drives: BTreeSet<String>,
     pub(crate) is_stopped: bool,
     pub(crate) logs_writes: bool,
     /// It expects another one's state, which it has not got yet.
@@ -89,6 +93,19 @@ impl Model {
             format!("{{\"props\": {{{place}}}, \"vcpus-count\": 1, {path}\"type\": \"{CPU}\"}}")
         };
         let all: Vec<String> = (0..self.cpus_max).rev().map(cpu).collect();
+        all.join(", ")
+    }
+
+    /// As QEMU lists them, among its other character devices.
+    pub(crate) fn terminals(&self) -> String {
+        let one = |(label, path): (String, String)| {
+            format!("{{\"label\": \"{label}\", \"filename\": \"{path}\", \"frontend-open\": true}}")
+        };
+        let port =
+            |port: &usize| one((format!("serial{port}"), format!("pty:/dev/pts/{}", 10 + port)));
+        let socket = one(("libxl-cmd".to_owned(), "unix:/run,server=on".to_owned()));
+        let all: Vec<String> =
+            self.terminals.iter().map(port).chain(std::iter::once(socket)).collect();
         all.join(", ")
     }
 
@@ -228,8 +245,50 @@ impl ModelTable {
     }
 }
 
-fn drives(launch: &Launch) -> impl Iterator<Item = &str> {
-    launch.arguments.iter().filter_map(|word| word.strip_prefix("file=")?.split(',').next())
+/// Names of drives, and the paths of their disks.
+fn drives(launch: &Launch) -> impl Iterator<Item = (&str, &str)> {
+    launch.arguments.iter().filter_map(|word| {
+        let path = word.strip_prefix("file=")?.split(',').next()?;
+        Some((word.split(",id=").nth(1)?.split(',').next()?, path))
+    })
+}
+
+/// Puts a disk into a CD drive, or empties it. Says whether that can be.
+pub(crate) fn change(
+    os: &mut OsState,
+    process: Process,
+    drive: Option<&str>,
+    path: Option<&str>,
+) -> bool {
+    let Some(model) = os.models.living(process) else { return false };
+    let Some(drive) = drive.filter(|drive| model.drives.contains(*drive)) else { return false };
+    match path {
+        Some(_) if model.disks.contains_key(drive) => return false,
+        Some(path) => {
+            let Some(number) = os.device_at(path).filter(|number| os.open(*number)) else {
+                return false;
+            };
+            if let Some(model) = os.models.living(process) {
+                model.disks.insert(drive.to_owned(), number);
+            }
+        }
+        None => {
+            if let Some(number) = model.disks.remove(drive) {
+                os.close(number);
+            }
+        }
+    }
+    true
+}
+
+fn terminals(launch: &Launch) -> Vec<usize> {
+    let ports = launch.arguments.windows(2).filter(|pair| pair[0] == "-serial");
+    ports.enumerate().filter(|(_, pair)| pair[1] == "pty").map(|(port, _)| port).collect()
+}
+
+fn cd_drives(launch: &Launch) -> BTreeSet<String> {
+    let drives = launch.arguments.iter().filter_map(|it| it.strip_prefix("ide-cd,id="));
+    drives.filter_map(|it| Some(it.split(',').next()?.to_owned())).collect()
 }
 
 /// As in `-smp 1,maxcpus=2`.
@@ -243,12 +302,12 @@ pub(crate) fn start(os: &mut OsState, launch: &Launch) -> Result<Process, HostEr
     let Some((uuid, domid)) = parse_command_line(&launch.arguments) else {
         return Err(HostError::Refused("a command line that nobody would find again".to_owned()));
     };
-    let mut disks = Vec::new();
-    for path in drives(launch) {
+    let mut disks = BTreeMap::new();
+    for (name, path) in drives(launch) {
         match os.device_at(path).filter(|number| os.open(*number)) {
-            Some(number) => disks.push(number),
+            Some(number) => drop(disks.insert(name.to_owned(), number)),
             None => {
-                disks.into_iter().for_each(|number| os.close(number));
+                disks.into_values().for_each(|number| os.close(number));
                 return Err(HostError::Refused(format!("no disk {path}")));
             }
         }
@@ -266,6 +325,8 @@ pub(crate) fn start(os: &mut OsState, launch: &Launch) -> Result<Process, HostEr
         fate,
         life: Life::Starting,
         disks,
+        terminals: terminals(launch),
+        drives: cd_drives(launch),
         is_stopped: false,
         logs_writes: false,
         is_incoming,
@@ -288,7 +349,7 @@ pub(crate) fn end(os: &mut OsState, process: Process, how: &'static str) {
         return;
     }
     model.life = Life::Ended(how);
-    for number in std::mem::take(&mut model.disks) {
+    for (_, number) in std::mem::take(&mut model.disks) {
         os.close(number);
     }
 }

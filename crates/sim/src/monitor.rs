@@ -47,6 +47,8 @@ pub(crate) struct SimMonitor {
     said: Vec<u8>,
     written: Option<Rc<RefCell<Vec<u8>>>>,
     to_read: Option<Vec<u8>>,
+    /// A disk in a set of files.
+    disk: Option<String>,
 }
 
 impl SimMonitor {
@@ -58,7 +60,7 @@ impl SimMonitor {
             }
             _ => GREETING.as_bytes().to_vec(),
         };
-        Self { os, machine, process, said, written: None, to_read: None }
+        Self { os, machine, process, said, written: None, to_read: None, disk: None }
     }
 
     fn say(&mut self, text: &str) {
@@ -101,7 +103,7 @@ impl SimMonitor {
                 model.is_stopped = false;
                 self.say("{\"return\": {}}");
             }
-            "add-fd" if self.written.is_some() => {
+            "add-fd" if self.written.is_some() || self.disk.is_some() => {
                 self.say("{\"return\": {\"fdset-id\": 0, \"fd\": 9}}");
             }
             "xen-save-devices-state" if !model.is_stopped => self.refuse("it is not stopped"),
@@ -113,7 +115,10 @@ impl SimMonitor {
                 }
                 self.say("{\"return\": {}}");
             }
-            "remove-fd" => self.say("{\"return\": {}}"),
+            "remove-fd" => {
+                self.disk = None;
+                self.say("{\"return\": {}}");
+            }
             "getfd" if self.to_read.is_some() => self.say("{\"return\": {}}"),
             "migrate-incoming" => match self.to_read.take() {
                 Some(state) if model.load(&state) => self.say("{\"return\": {}}"),
@@ -133,6 +138,30 @@ impl SimMonitor {
                 self.say("{\"return\": {}}");
             }
             "system_wakeup" => self.say(model.wake()),
+            _ => {
+                drop(os);
+                self.change_hardware(name, line);
+            }
+        }
+    }
+
+    /// Commands about what the guest has.
+    fn change_hardware(&mut self, name: &str, line: &str) {
+        let after = |key: &str| line.split_once(key).map(|(_, rest)| rest);
+        let os = self.os.clone();
+        let mut os = os.get_mut();
+        let Some(model) = os.models.living(self.process) else { return };
+        match name {
+            "query-chardev" => self.say(&format!("{{\"return\": [{}]}}", model.terminals())),
+            "eject" | "blockdev-change-medium" => {
+                let drive = after("\"id\":\"").and_then(|rest| rest.split('"').next());
+                let disk = self.disk.clone().filter(|_| name == "blockdev-change-medium");
+                let has_one = (name == "eject") != disk.is_some();
+                match has_one && models::change(&mut os, self.process, drive, disk.as_deref()) {
+                    true => self.say("{\"return\": {}}"),
+                    false => self.refuse("no such drive, no such disk or a disk in it"),
+                }
+            }
             "query-hotpluggable-cpus" => {
                 self.say(&format!("{{\"return\": [{}]}}", model.cpu_list()));
             }
@@ -150,6 +179,7 @@ impl ModelSocket for SimMonitor {
             Passed::Nothing => {}
             Passed::ToWrite => self.written = Some(Rc::default()),
             Passed::ToRead(contents) => self.to_read = Some(contents.to_vec()),
+            Passed::Disk(path) => self.disk = Some(path.to_owned()),
         }
         self.machine.get_mut().spend(COMMAND_NS);
         for line in String::from_utf8_lossy(bytes).lines() {

@@ -225,6 +225,11 @@ pub fn launch(
     usb(&mut words, hvm);
     sound(&mut words, hvm);
     boot(&mut words, config, hvm);
+    // In libxl's order: a device's number on the PCI bus is that of its option, a guest knows its devices by it, and so does a
+    // state that xl saved.
+    for (model, vif) in config.emulated_vifs() {
+        card(&mut words, hvm, model, vif, uuid, domid);
+    }
     if config.emulated_disks().any(|(place, _)| matches!(place, DiskPlace::Ahci(_))) {
         words.pair("-device", "ahci,id=ahci0");
     }
@@ -233,9 +238,6 @@ pub fn launch(
     }
     if hvm.vendor_device {
         words.pair("-device", format!("xen-pvdevice,device-id={XENSERVER_DEVICE:#x}"));
-    }
-    for (model, vif) in config.emulated_vifs() {
-        card(&mut words, hvm, model, vif, uuid, domid);
     }
     restrict(&mut words, hvm, domid);
     if state.is_some() {
@@ -420,7 +422,9 @@ fn drive(words: &mut Words, place: DiskPlace, disk: &DiskConfig, attachment: Opt
             ("if=none".to_owned(), id, Some(device))
         }
     };
-    words.pair("-drive", format!("{file}{interface},id={id},readonly={access},cache=writeback"));
+    // QEMU takes a drive with any further option for one with a medium.
+    let cache = if attachment.is_some() { ",cache=writeback" } else { "" };
+    words.pair("-drive", format!("{file}{interface},id={id},readonly={access}{cache}"));
     if let Some(device) = device {
         words.pair("-device", device);
     }
@@ -480,12 +484,16 @@ mod tests {
     #[test]
     fn qemu_is_told_what_the_configuration_says() {
         let config = config(
-            "disk = ['/a,raw,hda,w', '/b,raw,xvdb,r', '/c.iso,raw,hdc:cdrom,r', '/d,raw,xvde,w']\n\
+            "disk = ['/a,raw,hda,w', '/b,raw,xvdb,r', '/c.iso,raw,hdc:cdrom,r', '/d,raw,xvde,w', ',,hdd:cdrom,r']\n\
              vif = ['mac=00:16:3e:00:00:01', 'type=vif']\nserial = 'pty'\nvncpasswd = 'secret'\n\
              usbdevice = 'tablet'\nvcpus = 2\ndevice_model_args = ['-d', 'int']\n",
         );
-        let disks: BTreeMap<u32, Attachment> =
-            config.disks.iter().map(|it| (it.vdev.number, attached("/dev/a,b"))).collect();
+        let disks: BTreeMap<u32, Attachment> = config
+            .disks
+            .iter()
+            .filter(|it| !it.is_empty())
+            .map(|it| (it.vdev.number, attached("/dev/a,b")))
+            .collect();
         let launch = launch(&config, Uuid([7; 16]), DomId(3), &disks, None);
         expect_test::expect![[r#"
             -xen-domid 3
@@ -502,11 +510,13 @@ mod tests {
             -serial pty
             -usb -usbdevice tablet
             -boot order=cda
+            -device rtl8139,id=nic0,netdev=net0,mac=00:16:3e:00:00:01,romfile=
+            -netdev tap,id=net0,ifname=vif3.0-emu,script=no,downscript=no
             -drive file=/dev/a,,b,format=raw,if=ide,index=0,media=disk,id=ide-768,readonly=off,auto-read-only=off,cache=writeback
             -drive file=/dev/a,,b,format=raw,if=none,id=ide-5632,readonly=on,cache=writeback
             -device ide-cd,id=ide-5632,drive=ide-5632,bus=ide.1,unit=0
-            -device rtl8139,id=nic0,netdev=net0,mac=00:16:3e:00:00:01,romfile=
-            -netdev tap,id=net0,ifname=vif3.0-emu,script=no,downscript=no
+            -drive if=none,id=ide-5696,readonly=on
+            -device ide-cd,id=ide-5696,drive=ide-5696,bus=ide.1,unit=1
             -xen-domid-restrict -chroot /run/xylem/empty
             -runas 1900000003:1900000003
             -d int"#]]

@@ -278,6 +278,9 @@ fn add_finish(
     let mut done = vec![plan.add(CreateStep::Introduce, after)];
     let ready = config.has_model().then(|| plan.add(Wait::Model, model.as_slice()));
     done.extend(ready);
+    if config.hvm.as_ref().is_some_and(|hvm| hvm.has_terminals()) {
+        done.push(plan.add(CreateStep::NoteTerminals, &done));
+    }
     for device in layout::devices(config) {
         let seen = match early.get(&device) {
             Some(Early::Joined) => continue,
@@ -673,6 +676,75 @@ pub fn plan_swap(drive: DeviceRef, how: Unplug, is_attached: bool) -> Plan {
     let attached = plan.add(DeviceStep::AttachDisk(drive.devid), &[removed]);
     let added = plan.add(DeviceStep::Add(drive), &[attached]);
     add_plugged(&mut plan, drive, &[added]);
+    plan
+}
+
+/// The steps that put a CD into an empty drive that is emulated. Its PV device, which a guest that knows the emulated one
+/// does not use, comes with it.
+#[must_use]
+pub fn plan_insert(drive: DeviceRef) -> Plan {
+    let mut plan = Plan::default();
+    add_cd(&mut plan, drive, &[]);
+    plan
+}
+
+fn add_cd(plan: &mut Plan, drive: DeviceRef, after: &[usize]) {
+    let attached = plan.add(DeviceStep::AttachDisk(drive.devid), after);
+    let inserted = plan.add(DeviceStep::InsertCd(drive.devid), &[attached]);
+    let added = plan.add(DeviceStep::Add(drive), &[inserted]);
+    add_plugged(plan, drive, &[added]);
+}
+
+/// The steps that take a CD from an emulated drive.
+#[must_use]
+pub fn plan_eject(drive: DeviceRef, how: Unplug, is_attached: bool) -> Plan {
+    let on_failure = match how {
+        Unplug::Clean => OnFailure::Stop,
+        Unplug::Forced => OnFailure::GoOn,
+    };
+    let mut plan = Plan::default();
+    take_cd(&mut plan, drive, (how, on_failure), is_attached, &[]);
+    plan
+}
+
+fn take_cd(
+    plan: &mut Plan,
+    drive: DeviceRef,
+    (how, on_failure): (Unplug, OnFailure),
+    is_attached: bool,
+    after: &[usize],
+) -> usize {
+    let ejected = plan.put(DeviceStep::EjectCd(drive.devid, how), after, on_failure);
+    let closed = plan.put(DeviceStep::Close(drive), &[ejected], on_failure);
+    let ended = plan.put(Wait::Closed(drive), &[closed], on_failure);
+    let removed = plan.put(DeviceStep::Remove(drive), &[ended], on_failure);
+    match is_attached {
+        true => plan.put(DeviceStep::DetachDisk(drive.devid), &[removed], on_failure),
+        false => removed,
+    }
+}
+
+/// The steps that change a CD in an emulated drive, after checking that the new one is available.
+#[must_use]
+pub fn plan_change(drive: DeviceRef, how: Unplug, is_attached: bool) -> Plan {
+    let mut plan = Plan::default();
+    let checked = plan.add(DeviceStep::CheckDisk(drive.devid), &[]);
+    let gone = take_cd(&mut plan, drive, (how, OnFailure::Stop), is_attached, &[checked]);
+    add_cd(&mut plan, drive, &[gone]);
+    plan
+}
+
+/// The steps that undo a failed [`plan_insert`].
+#[must_use]
+pub fn plan_undo_insert(drive: DeviceRef, is_added: bool, is_attached: bool) -> Plan {
+    if is_added {
+        return plan_eject(drive, Unplug::Forced, is_attached);
+    }
+    let mut plan = Plan::default();
+    if is_attached {
+        let ejected = plan.take_down(DeviceStep::EjectCd(drive.devid, Unplug::Forced), &[]);
+        plan.take_down(DeviceStep::DetachDisk(drive.devid), &[ejected]);
+    }
     plan
 }
 

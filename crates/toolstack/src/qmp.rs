@@ -7,6 +7,8 @@ use serde_json::{Value, json};
 use storage::HostError;
 
 use crate::channel::Received;
+use crate::device_model::drive_name;
+use crate::plan::Unplug;
 
 /// Longest line of a device model. Its greeting and answers are a few hundred bytes.
 const LINE_BYTES_MAX: usize = 64 << 10;
@@ -23,6 +25,8 @@ pub enum Passed<'a> {
     ToWrite,
     /// A file with these bytes.
     ToRead(&'a [u8]),
+    /// The host's block device of this path, which it may read.
+    Disk(&'a str),
 }
 
 /// A connection to a device model's monitor.
@@ -85,7 +89,22 @@ pub(crate) enum Command {
     WakeUp,
     /// Answers with all CPUs that it has or could have.
     Cpus,
+    /// Answers with all character devices.
+    Terminals,
+    /// Takes the CD from a drive, by force even if the guest has locked it.
+    Eject {
+        drive: u32,
+        how: Unplug,
+    },
+    /// Puts the disk of a set of files into a drive.
+    Insert {
+        drive: u32,
+        set: u64,
+    },
 }
+
+/// How QEMU says that the guest has locked a drive, which the guest has been told about.
+pub(crate) const LOCKED: &str = "is locked";
 
 impl Command {
     pub(crate) fn name(self) -> &'static str {
@@ -102,6 +121,9 @@ impl Command {
             Self::LogWrites(_) => "xen-set-global-dirty-log",
             Self::WakeUp => "system_wakeup",
             Self::Cpus => "query-hotpluggable-cpus",
+            Self::Terminals => "query-chardev",
+            Self::Eject { .. } => "eject",
+            Self::Insert { .. } => "blockdev-change-medium",
         }
     }
 
@@ -113,7 +135,8 @@ impl Command {
             | Self::AddFile
             | Self::Status
             | Self::WakeUp
-            | Self::Cpus => Value::Null,
+            | Self::Cpus
+            | Self::Terminals => Value::Null,
             Self::CloseFile(set) => json!({ "fdset-id": set }),
             // Not "live", for which QEMU gives its disks up at once and refuses if something else has one open.
             Self::SaveState(set) => {
@@ -122,6 +145,16 @@ impl Command {
             Self::GetFile => json!({ "fdname": FILE }),
             Self::LoadState => json!({ "uri": format!("fd:{FILE}") }),
             Self::LogWrites(wanted) => json!({ "enable": wanted == LogWrites::On }),
+            Self::Eject { drive, how } => {
+                json!({ "id": drive_name(drive), "force": how == Unplug::Forced })
+            }
+            // Named as a block device: from its empty root QEMU sees nothing of what it is.
+            Self::Insert { drive, set } => json!({
+                "id": drive_name(drive),
+                "filename": format!("host_device:/dev/fdset/{set}"),
+                "format": "raw",
+                "read-only-mode": "read-only",
+            }),
         };
         let mut command = json!({ "execute": self.name() });
         if !arguments.is_null() {
@@ -169,6 +202,22 @@ impl MissingCpu {
         let command = json!({ "execute": Self::COMMAND, "arguments": arguments });
         format!("{command}\n").into_bytes()
     }
+}
+
+/// Numbers of serial ports that are pseudo-terminals, and their paths, by the answer to [`Command::Terminals`]. What has another
+/// form is left out: whoever uses a path trusts it.
+pub(crate) fn terminals(answer: &Value) -> Vec<(u32, String)> {
+    let one = |device: &Value| {
+        let label = device.get("label")?.as_str()?;
+        let path = device.get("filename")?.as_str()?.strip_prefix("pty:")?;
+        let is_number = |text: &str| {
+            (1..=9).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_digit())
+        };
+        let port = label.strip_prefix("serial").filter(|it| is_number(it))?;
+        let is_terminal = path.strip_prefix("/dev/pts/").is_some_and(is_number);
+        Some((port.parse().ok()?, path.to_owned())).filter(|_| is_terminal)
+    };
+    answer.as_array().into_iter().flatten().filter_map(one).collect()
 }
 
 /// What a device model says.
@@ -276,6 +325,10 @@ mod tests {
             Command::LogWrites(LogWrites::On),
             Command::WakeUp,
             Command::Cpus,
+            Command::Terminals,
+            Command::Eject { drive: 5632, how: Unplug::Clean },
+            Command::Eject { drive: 5632, how: Unplug::Forced },
+            Command::Insert { drive: 5632, set: 3 },
         ];
         let text: String = all.iter().map(|it| String::from_utf8(it.encode()).unwrap()).collect();
         expect_test::expect![[r#"
@@ -291,6 +344,10 @@ mod tests {
             {"arguments":{"enable":true},"execute":"xen-set-global-dirty-log"}
             {"execute":"system_wakeup"}
             {"execute":"query-hotpluggable-cpus"}
+            {"execute":"query-chardev"}
+            {"arguments":{"force":false,"id":"ide-5632"},"execute":"eject"}
+            {"arguments":{"force":true,"id":"ide-5632"},"execute":"eject"}
+            {"arguments":{"filename":"host_device:/dev/fdset/3","format":"raw","id":"ide-5632","read-only-mode":"read-only"},"execute":"blockdev-change-medium"}
         "#]]
         .assert_eq(&text);
     }
@@ -307,6 +364,22 @@ mod tests {
         assert_eq!(MissingCpu::below(1, &answer), Some(Vec::new()));
         assert_eq!(MissingCpu::below(4, &answer), None);
         assert_eq!(MissingCpu::below(1, &json!({})), None);
+    }
+
+    #[test]
+    fn only_serial_ports_that_are_terminals_are_noted() {
+        let device = |label: &str, filename: &str| json!({ "label": label, "filename": filename, "frontend-open": true });
+        let answer = json!([
+            device("serial1", "pty:/dev/pts/12"),
+            device("serial0", "file"),
+            device("serial2", "pty:/dev/pts/../tty1"),
+            device("serial", "pty:/dev/pts/1"),
+            device("serial3/../x", "pty:/dev/pts/1"),
+            device("libxl-cmd", "unix:/run/xen/qmp-libxl-3,server=on"),
+            { "label": 3 },
+        ]);
+        assert_eq!(terminals(&answer), [(1, "/dev/pts/12".to_owned())]);
+        assert_eq!(terminals(&json!({})), []);
     }
 
     #[test]

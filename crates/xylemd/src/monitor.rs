@@ -93,6 +93,9 @@ impl ModelSocket for Monitor {
                 writing.write_all(contents).map_err(|error| told(&error))?;
                 reopened(file.as_fd(), OpenOptions::new().read(true))?
             }
+            Passed::Disk(path) => {
+                File::open(path).map_err(|error| HostError::Refused(format!("{path}: {error}")))?
+            }
         };
         let descriptors = [file.as_fd()];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];

@@ -1,8 +1,10 @@
 //! HVM domains: their device model runs exactly as long as they do.
 
-use sim::{Daemon, HostConfig, ModelFate};
-use toolstack::plan::{CreateStep, Wait};
-use toolstack::{Reply, Request};
+use sim::{Daemon, HostConfig, ModelFate, MonitorFate};
+use toolstack::layout::{DeviceKind, DeviceRef};
+use toolstack::plan::{CreateStep, Unplug, Wait};
+use toolstack::{MediumChange, Reply, Request, xlcfg};
+use xenstore::client::Nodes as _;
 
 use crate::support::Lab;
 
@@ -130,6 +132,97 @@ fn a_missing_qemu_is_reported_before_anything_is_created() {
     let mut lab = Lab::new(HostConfig::default());
     let error = lab.create(VM).unwrap_err();
     assert!(error.contains("hvmloader; on Debian it is in xen-utils"), "{error}");
+    lab.settle();
+    lab.assert_nothing_left();
+}
+
+fn change(lab: &mut Lab, path: Option<&str>, how: Unplug) -> Option<String> {
+    let drive = DeviceRef { kind: DeviceKind::Vbd, devid: 5632 };
+    let spec = |path: &str| format!("{path},raw,hdc:cdrom,r");
+    let medium = path.map(|path| xlcfg::parse_disk(&spec(path)).unwrap());
+    let change = Box::new(MediumChange { drive, medium, how });
+    match lab.ask(Request::ChangeMedium { target: "hvm".to_owned(), change }) {
+        Reply::Done { .. } => None,
+        Reply::Failed(message) => Some(message),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn where_serial_ports_are_is_in_the_store_as_long_as_the_domain() {
+    let mut lab = lab();
+    let domid = lab.create(&format!("{VM}serial = ['null', 'pty']\n")).unwrap();
+    lab.settle();
+    let tty = |lab: &Lab, port| {
+        lab.host.connect().read(&format!("/local/domain/{domid}/serial/{port}/tty")).ok()
+    };
+    assert_eq!(tty(&lab, 1).as_deref(), Some(&b"/dev/pts/11"[..]));
+    assert_eq!(tty(&lab, 0), None);
+    assert!(matches!(lab.destroy("hvm"), Reply::Gone { .. }));
+    lab.settle();
+    lab.assert_nothing_left();
+}
+
+/// CDs that are attached. What QEMU still has open cannot be detached.
+fn media(lab: &Lab) -> Vec<String> {
+    let os = lab.host.os();
+    let os = os.get();
+    os.loops().values().map(|it| it.path.clone()).filter(|it| it.starts_with("/cd")).collect()
+}
+
+fn lab_with_drive() -> Lab {
+    let mut lab = lab();
+    for path in ["/cd-1.iso", "/cd-2.iso"] {
+        lab.host.os().add_disk(path, 1 << 20);
+    }
+    lab.create(&VM.replace("hda,w'", "hda,w', ',,hdc:cdrom,r'")).unwrap();
+    lab.settle();
+    lab
+}
+
+#[test]
+fn the_device_model_changes_the_cd_of_an_emulated_drive() {
+    let mut lab = lab_with_drive();
+    for how in [Unplug::Clean, Unplug::Forced] {
+        assert_eq!(change(&mut lab, None, how), None, "ejected from an empty drive");
+        assert_eq!(change(&mut lab, Some("/cd-1.iso"), how), None);
+        assert_eq!(media(&lab), ["/cd-1.iso"]);
+        assert_eq!(change(&mut lab, Some("/cd-2.iso"), how), None);
+        assert_eq!(media(&lab), ["/cd-2.iso"]);
+        let refusal = change(&mut lab, Some("/cd-3.iso"), how).unwrap();
+        assert_eq!(refusal, "hvm: hdc: /cd-3.iso: no such file or directory");
+        assert_eq!(media(&lab), ["/cd-2.iso"]);
+        lab.daemon = Daemon::restart(&lab.host).unwrap();
+        lab.settle();
+        assert_eq!(change(&mut lab, None, how), None);
+        assert_eq!(media(&lab), [""; 0]);
+    }
+    assert!(matches!(lab.destroy("hvm"), Reply::Gone { .. }));
+    lab.settle();
+    lab.assert_nothing_left();
+}
+
+#[test]
+fn a_device_model_that_refuses_a_cd_leaves_the_drive_as_it_was() {
+    let mut lab = lab_with_drive();
+    lab.host.os().set_monitor_fate(MonitorFate::Refuses("blockdev-change-medium"));
+    let refusal = change(&mut lab, Some("/cd-1.iso"), Unplug::Clean).unwrap();
+    assert!(
+        refusal.contains("the device model of domain 1: blockdev-change-medium: no"),
+        "{refusal}"
+    );
+    assert_eq!(media(&lab), [""; 0]);
+    lab.host.os().set_monitor_fate(MonitorFate::Answers);
+    assert_eq!(change(&mut lab, Some("/cd-1.iso"), Unplug::Clean), None);
+    lab.host.os().set_monitor_fate(MonitorFate::Refuses("eject"));
+    for path in [None, Some("/cd-2.iso")] {
+        let refusal = change(&mut lab, path, Unplug::Clean).unwrap();
+        assert!(refusal.contains("eject: no"), "{refusal}");
+        assert_eq!(media(&lab), ["/cd-1.iso"]);
+    }
+    lab.host.os().set_monitor_fate(MonitorFate::Answers);
+    assert_eq!(change(&mut lab, Some("/cd-2.iso"), Unplug::Clean), None);
+    assert!(matches!(lab.destroy("hvm"), Reply::Gone { .. }));
     lab.settle();
     lab.assert_nothing_left();
 }

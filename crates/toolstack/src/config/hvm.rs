@@ -236,6 +236,13 @@ pub struct HvmSettings {
     pub smbios_structures: Option<String>,
 }
 
+impl HvmSettings {
+    /// Whether a serial port is a pseudo-terminal, whose path is QEMU's to say.
+    pub(crate) fn has_terminals(&self) -> bool {
+        self.serial.iter().any(|port| port == "pty" || port.starts_with("pty:"))
+    }
+}
+
 impl Default for HvmSettings {
     fn default() -> Self {
         let vga = Vga::default();

@@ -12,7 +12,10 @@ use super::requests::fail;
 use super::{Action, ClientId, Instant, MediumChange, Purpose, Reply, Toolstack, Vm};
 use crate::config::{DiskConfig, KeyboardConfig, VifConfig, VmConfig, place_problem};
 use crate::layout::{self, DeviceKind, DeviceRef};
-use crate::plan::{Unplug, plan_finish_plug, plan_plug, plan_swap, plan_undo_plug, plan_unplug};
+use crate::plan::{
+    Plan, Unplug, plan_change, plan_eject, plan_finish_plug, plan_insert, plan_plug, plan_swap,
+    plan_undo_insert, plan_undo_plug, plan_unplug,
+};
 use crate::steps::devices::pending_nodes;
 use crate::work::DeviceWork;
 use crate::xlcfg;
@@ -180,6 +183,32 @@ impl Vm {
         }
     }
 
+    /// Whether a device is an emulated drive, whose CD is its device model's to change.
+    fn emulates(&self, device: DeviceRef) -> bool {
+        let mut drives = self.config.emulated_disks().filter(|(_, disk)| disk.cdrom);
+        device.kind == DeviceKind::Vbd && drives.any(|(_, disk)| disk.vdev.number == device.devid)
+    }
+
+    /// The steps that take a device from the running domain.
+    fn plan_unplug(&self, device: DeviceRef, how: Unplug) -> Plan {
+        let is_disk = device.kind == DeviceKind::Vbd;
+        let is_attached = is_disk && self.facts.disks.contains_key(&device.devid);
+        match self.emulates(device) {
+            true => plan_eject(device, how, is_attached),
+            false => plan_unplug(device, how, is_attached),
+        }
+    }
+
+    /// Those that undo a failed plug.
+    fn plan_undo_plug(&self, device: DeviceRef) -> Plan {
+        let is_disk = device.kind == DeviceKind::Vbd;
+        let is_attached = is_disk && self.facts.disks.contains_key(&device.devid);
+        match self.emulates(device) {
+            true => plan_undo_insert(device, self.has(device), is_attached),
+            false => plan_undo_plug(device, self.has(device), is_attached),
+        }
+    }
+
     /// Why a CD cannot be put into this drive, or taken from it.
     fn drive(&self, drive: DeviceRef) -> Result<&DiskConfig, String> {
         let name = &self.config.name;
@@ -229,21 +258,25 @@ impl Toolstack {
         };
         let domid = vm.facts.domid().unwrap_or_default();
         let is_attached = vm.facts.disks.contains_key(&drive.devid);
+        let is_emulated = vm.emulates(drive);
         let (plan, outcome) = match medium {
             None if is_empty => {
                 return out.push(Action::Reply { client, reply: Reply::Done { domid } });
             }
             None => {
                 let outcome = Outcome::Unplugged { client: Some(client), device: drive, how };
-                (plan_unplug(drive, how, is_attached), outcome)
+                (vm.plan_unplug(drive, how), outcome)
             }
             Some(medium) => {
                 let device = Device::Disk(medium);
                 let outcome = Outcome::Plugged { client: Some(client), device };
-                match is_empty {
-                    true => (plan_plug(drive), outcome),
-                    false => (plan_swap(drive, how, is_attached), outcome),
-                }
+                let plan = match (is_empty, is_emulated) {
+                    (true, false) => plan_plug(drive),
+                    (false, false) => plan_swap(drive, how, is_attached),
+                    (true, true) => plan_insert(drive),
+                    (false, true) => plan_change(drive, how, is_attached),
+                };
+                (plan, outcome)
             }
         };
         if !is_empty {
@@ -330,9 +363,7 @@ impl Toolstack {
             return fail(client, problem, out);
         }
         self.vms.change(uuid, |vm| vm.ejecting.remove(&id));
-        let vm = &self.vms[&uuid];
-        let is_attached = id.kind == DeviceKind::Vbd && vm.facts.disks.contains_key(&id.devid);
-        let plan = plan_unplug(id, how, is_attached);
+        let plan = self.vms[&uuid].plan_unplug(id, how);
         self.begin(
             now,
             uuid,
@@ -364,9 +395,7 @@ impl Toolstack {
                 if matches!(pending, Pending::Eject(_)) {
                     vm.ejecting.insert(id);
                 }
-                let is_disk = id.kind == DeviceKind::Vbd;
-                let is_attached = is_disk && vm.facts.disks.contains_key(&id.devid);
-                let plan = plan_unplug(id, how, is_attached);
+                let plan = vm.plan_unplug(id, how);
                 self.begin(
                     now,
                     uuid,
@@ -398,8 +427,7 @@ impl Toolstack {
                 let id = device.id();
                 let is_taken = vm.pending.get(&id) == Some(&Pending::Eject(Unplug::Forced));
                 if is_taken {
-                    let is_attached = vm.facts.disks.contains_key(&id.devid);
-                    let plan = plan_unplug(id, Unplug::Forced, is_attached);
+                    let plan = vm.plan_unplug(id, Unplug::Forced);
                     let outcome = Outcome::PlugFailed { client, device: id, message };
                     return self.begin(now, uuid, plan, outcome, out);
                 }
@@ -415,9 +443,7 @@ impl Toolstack {
             }
             (Outcome::Plugged { client, device }, Some(message)) if !ends => {
                 let id = device.id();
-                let is_attached =
-                    id.kind == DeviceKind::Vbd && vm.facts.disks.contains_key(&id.devid);
-                let plan = plan_undo_plug(id, vm.has(id), is_attached);
+                let plan = vm.plan_undo_plug(id);
                 let outcome = Outcome::PlugFailed { client, device: id, message };
                 return self.begin(now, uuid, plan, outcome, out);
             }

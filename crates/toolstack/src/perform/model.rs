@@ -2,14 +2,18 @@
 
 use migrate::libxl::{self, Emulator};
 use storage::HostError;
-use xen::{DomId, Hypervisor};
+use xen::{DomId, Hypervisor, Uuid};
 use xenstore::client::{Nodes as _, Transport};
 
-use super::{Performer, failure};
+use super::{Performer, failure, store};
 use crate::channel::Received;
 use crate::device_model::{self, ModelState, Process};
 use crate::host::Host;
-use crate::qmp::{Command, GoesOn, Lines, LogWrites, MissingCpu, ModelSocket, Passed, Said};
+use crate::layout::Nodes;
+use crate::plan::Unplug;
+use crate::qmp::{
+    self, Command, GoesOn, LOCKED, Lines, LogWrites, MissingCpu, ModelSocket, Passed, Said,
+};
 use crate::work::Failure;
 
 const SECOND: u64 = 1_000_000_000;
@@ -19,6 +23,9 @@ const STARTS_NS: u64 = 60 * SECOND;
 const CONNECTS_NS: u64 = 5 * SECOND;
 /// How often it is asked whether it has loaded its state.
 const ASKS_AGAIN_NS: u64 = SECOND / 20;
+/// How long a guest may take to unlock a drive, and how often it is looked.
+const UNLOCKS_NS: u64 = 10 * SECOND;
+const LOOKS_AGAIN_NS: u64 = SECOND / 4;
 /// How long it may take for a command, as in libxl.
 const ANSWERS_NS: u64 = 10 * SECOND;
 
@@ -131,8 +138,7 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         let mut monitor = self.monitor(domid, process, CONNECTS_NS)?;
         self.command(&mut monitor, Command::Stop, Passed::Nothing)?;
         let set = self.command(&mut monitor, Command::AddFile, Passed::ToWrite)?;
-        let set = set.get("fdset-id").and_then(serde_json::Value::as_u64);
-        let set = set.ok_or_else(|| HostError::Refused("add-fd: no set of files".to_owned()))?;
+        let set = file_set(&set)?;
         self.command(&mut monitor, Command::SaveState(set), Passed::Nothing)?;
         self.command(&mut monitor, Command::CloseFile(set), Passed::Nothing)?;
         let context = monitor.socket.written()?;
@@ -176,6 +182,82 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
             })
         });
         added.map_err(|error| model_failure(domid, error))
+    }
+
+    /// Writes to the store which pseudo-terminals its serial ports are, where consoles look for them.
+    pub(crate) fn note_terminals(
+        &mut self,
+        domid: DomId,
+        uuid: Uuid,
+        model: Option<Process>,
+    ) -> Result<(), Failure> {
+        let answer = self.told_monitor(domid, model).and_then(|mut monitor| {
+            let answer = self.command(&mut monitor, Command::Terminals, Passed::Nothing);
+            answer.map_err(|error| model_failure(domid, error))
+        })?;
+        let mut nodes = Nodes::default();
+        for (port, path) in qmp::terminals(&answer) {
+            nodes.put(format!("/local/domain/{domid}/serial/{port}/tty"), path);
+        }
+        store::add_device(&mut self.store, domid, uuid, &nodes)
+    }
+
+    /// Takes the CD from an emulated drive, which may be empty. If its guest has locked it, QEMU tells the guest, which may
+    /// open it then.
+    pub(crate) fn eject_cd(
+        &mut self,
+        domid: DomId,
+        model: Option<Process>,
+        drive: u32,
+        how: Unplug,
+    ) -> Result<(), Failure> {
+        let mut monitor = self.told_monitor(domid, model)?;
+        let until = self.xen.now_ns() + UNLOCKS_NS;
+        loop {
+            let command = Command::Eject { drive, how };
+            let error = match self.command(&mut monitor, command, Passed::Nothing) {
+                Ok(_) => return Ok(()),
+                Err(error) => error,
+            };
+            let is_locked = how == Unplug::Clean && error.to_string().contains(LOCKED);
+            if !is_locked {
+                return Err(model_failure(domid, error));
+            }
+            if self.xen.now_ns() >= until {
+                let drive = crate::xlcfg::vdev_name(drive);
+                return Err(Failure(format!(
+                    "the guest has locked its drive {drive}; is its CD mounted? --force ejects it anyway"
+                )));
+            }
+            monitor.listen(LOOKS_AGAIN_NS).map_err(|error| model_failure(domid, error))?;
+        }
+    }
+
+    /// Puts a CD into an emulated drive that is empty. QEMU gets it opened, since it sees no files.
+    pub(crate) fn insert_cd(
+        &mut self,
+        domid: DomId,
+        model: Option<Process>,
+        drive: u32,
+        path: &str,
+    ) -> Result<(), Failure> {
+        let mut monitor = self.told_monitor(domid, model)?;
+        let inserted = (|| {
+            let set = self.command(&mut monitor, Command::AddFile, Passed::Disk(path))?;
+            let set = file_set(&set)?;
+            let inserted =
+                self.command(&mut monitor, Command::Insert { drive, set }, Passed::Nothing);
+            // What is in the drive has a descriptor of its own.
+            self.command(&mut monitor, Command::CloseFile(set), Passed::Nothing)?;
+            inserted.map(drop)
+        })();
+        inserted.map_err(|error| model_failure(domid, error))
+    }
+
+    fn told_monitor(&mut self, domid: DomId, model: Option<Process>) -> Result<Monitor, Failure> {
+        let process = model.ok_or_else(|| HostError::Refused("has ended".to_owned()));
+        let monitor = process.and_then(|process| self.monitor(domid, process, CONNECTS_NS));
+        monitor.map_err(|error| model_failure(domid, error))
     }
 
     /// From now on a device model logs what it writes to the guest's memory, which Xen does not see by itself.
@@ -298,6 +380,12 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         }
         Ok(nodes)
     }
+}
+
+/// The number of the set in which it keeps a file, by its answer.
+fn file_set(answer: &serde_json::Value) -> Result<u64, HostError> {
+    let set = answer.get("fdset-id").and_then(serde_json::Value::as_u64);
+    set.ok_or_else(|| HostError::Refused("add-fd: no set of files".to_owned()))
 }
 
 fn model_failure(domid: DomId, error: HostError) -> Failure {

@@ -11,7 +11,7 @@ use super::teardown::TeardownStep;
 use super::{Completing, IfCancelled, IfFailed, Permit, Preparation, StepInfo};
 use crate::checkpoint::DiskFrom;
 use crate::config::{Start, VmConfig};
-use crate::device_model::{self, Launch};
+use crate::device_model::{self, Launch, Process};
 use crate::host::Host;
 use crate::layout::{self, BuiltDomain, Nodes};
 use crate::machine::{Action, Facts};
@@ -50,6 +50,8 @@ pub enum CreateStep {
     /// a restarted daemon continues with the rest.
     WriteNodes(Start),
     Introduce,
+    /// Write which pseudo-terminals the serial ports of an HVM domain are.
+    NoteTerminals,
     Unpause,
 }
 
@@ -119,10 +121,19 @@ pub enum CreateWork {
         store_port: EvtchnPort,
         store_gfn: u64,
     },
+    NoteTerminals {
+        domain: DomainRef,
+        uuid: Uuid,
+        model: Option<Process>,
+    },
     Unpause {
         domain: DomainRef,
         check: IdentityCheck,
     },
+}
+
+fn note_terminals(domain: DomainRef, uuid: Uuid, facts: &Facts) -> CreateWork {
+    CreateWork::NoteTerminals { domain, uuid, model: facts.incarnation.model }
 }
 
 /// The record of a VM of which nothing exists yet. From here on nodes may exist, even if the write is never
@@ -241,6 +252,7 @@ impl CreateStep {
             }
             Self::WriteNodes(_) => step("write nodes", Permit::SHORT.with_backend(), remove),
             Self::Introduce => step("introduce", Permit::SHORT, None),
+            Self::NoteTerminals => step("note serial ports", Permit::SHORT, None),
             Self::Unpause => step("unpause", Permit::SHORT, None),
         }
     }
@@ -313,6 +325,7 @@ impl CreateStep {
                 let (store_port, store_gfn) = (completion.store_port, completion.store_gfn);
                 CreateWork::Introduce { domain: domain(), check, store_port, store_gfn }
             }
+            Self::NoteTerminals => note_terminals(domain(), uuid, facts),
             Self::Unpause => CreateWork::Unpause { domain: domain(), check },
         }
     }
@@ -359,6 +372,7 @@ impl CreateStep {
             | Self::WriteEarlyNodes
             | Self::WriteNodes(_)
             | Self::Introduce
+            | Self::NoteTerminals
             | Self::Unpause => {
                 output.expect_done();
             }
@@ -387,6 +401,9 @@ impl CreateWork {
             Self::WriteEarlyNodes { .. } => info("write-early-nodes", WorkClass::Change, None),
             Self::WriteNodes { .. } => info("write-nodes", WorkClass::Change, None),
             Self::Introduce { domain, .. } => info("introduce", WorkClass::Change, Some(*domain)),
+            Self::NoteTerminals { domain, .. } => {
+                info("note-serial-ports", WorkClass::Change, Some(*domain))
+            }
             Self::Unpause { domain, .. } => info("unpause", WorkClass::Query, Some(*domain)),
         }
     }
@@ -442,6 +459,9 @@ impl CreateWork {
             Self::Introduce { domain, check, store_port, store_gfn } => {
                 by.check_identity(domain, check)?;
                 by.store.introduce(domain.domid, xen::Gfn(store_gfn), store_port)?;
+            }
+            Self::NoteTerminals { domain, uuid, model } => {
+                by.note_terminals(domain.domid, uuid, model)?;
             }
             Self::Unpause { domain, check } => {
                 by.check_identity(domain, check)?;

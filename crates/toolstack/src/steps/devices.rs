@@ -8,7 +8,7 @@ use xenstore::client::Transport;
 
 use super::{Completing, IfCancelled, IfFailed, Permit, Preparation, StepInfo};
 use crate::config::VmConfig;
-use crate::device_model;
+use crate::device_model::{self, Process};
 use crate::domains::DomainSet;
 use crate::host::{Host, Link};
 use crate::layout::{self, DeviceKind, DeviceRef, Nodes, Removal};
@@ -46,6 +46,10 @@ pub enum DeviceStep {
     Close(DeviceRef),
     /// Remove the nodes of one device, and write the record without it.
     Remove(DeviceRef),
+    /// Take the CD from an emulated drive.
+    EjectCd(u32, Unplug),
+    /// Put the attached CD into an emulated drive.
+    InsertCd(u32),
 }
 
 /// Their work.
@@ -137,6 +141,18 @@ pub enum DeviceWork {
         nodes: Nodes,
         userdata: Userdata,
     },
+    EjectCd {
+        domain: DomainRef,
+        model: Option<Process>,
+        drive: u32,
+        how: Unplug,
+    },
+    InsertCd {
+        domain: DomainRef,
+        model: Option<Process>,
+        drive: u32,
+        attachment: Attachment,
+    },
 }
 
 /// The place of a disk in its VM's configuration, which has all disks of its plans.
@@ -217,6 +233,23 @@ impl DeviceStep {
             Self::Remove(device) => {
                 step("remove devices", "remove {}", device, Permit::RECORD.with_backend())
             }
+            Self::EjectCd(devid, _) | Self::InsertCd(devid) => self.cd_info(devid),
+        }
+    }
+
+    fn cd_info(self, devid: u32) -> StepInfo {
+        let (stage, text, track) = match self {
+            Self::InsertCd(_) => ("insert CDs", "insert the CD of {}", Track::Attach),
+            _ => ("eject CDs", "eject the CD of {}", Track::Teardown),
+        };
+        StepInfo {
+            stage,
+            text,
+            device: Some(DeviceRef { kind: DeviceKind::Vbd, devid }),
+            undo: None,
+            if_failed: IfFailed::Fail,
+            if_cancelled: IfCancelled::Finish,
+            permit: Some(Permit::storage(track, devid)),
         }
     }
 
@@ -281,6 +314,8 @@ impl DeviceStep {
                 DeviceWork::Close { domain: domain(), uuid, device, nodes }
             }
             Self::Remove(device) => remove(vm, domain(), device),
+            Self::EjectCd(drive, how) => eject(vm, domain(), drive, how),
+            Self::InsertCd(drive) => insert(vm, domain(), drive),
         }
     }
 
@@ -324,7 +359,9 @@ impl DeviceStep {
             | Self::JoinBridge(_)
             | Self::Add(_)
             | Self::Settle(_)
-            | Self::AskToClose(_) => output.expect_done(),
+            | Self::AskToClose(_)
+            | Self::EjectCd(..)
+            | Self::InsertCd(_) => output.expect_done(),
         }
     }
 }
@@ -332,6 +369,15 @@ impl DeviceStep {
 /// The pending operations on devices, as in the record.
 pub(crate) fn pending_nodes(vm: &Vm) -> Nodes {
     layout::pending_nodes(vm.uuid, &Pending::encode_all(&vm.pending))
+}
+
+fn eject(vm: &Vm, domain: DomainRef, drive: u32, how: Unplug) -> DeviceWork {
+    DeviceWork::EjectCd { domain, model: vm.facts.incarnation.model, drive, how }
+}
+
+fn insert(vm: &Vm, domain: DomainRef, drive: u32) -> DeviceWork {
+    let attachment = vm.facts.disks[&drive].clone();
+    DeviceWork::InsertCd { domain, model: vm.facts.incarnation.model, drive, attachment }
 }
 
 fn join_bridge(config: &VmConfig, devid: u32, domid: DomId) -> DeviceWork {
@@ -415,6 +461,8 @@ impl DeviceWork {
             Self::AskToClose { domain, .. } => info("ask-to-close", Destroy, Some(*domain)),
             Self::Close { domain, .. } => info("close-device", Destroy, Some(*domain)),
             Self::Remove { domain, .. } => info("remove-device", Destroy, Some(*domain)),
+            Self::EjectCd { domain, .. } => info("eject-cd", Attach, Some(*domain)),
+            Self::InsertCd { domain, .. } => info("insert-cd", Attach, Some(*domain)),
         }
     }
 
@@ -424,6 +472,7 @@ impl DeviceWork {
     ) -> Result<Output, Failure> {
         let Performer { store, host, .. } = by;
         match self {
+            Self::EjectCd { .. } | Self::InsertCd { .. } => self.change_cd(by)?,
             Self::AttachDisk { tag, early: Some(attachment), .. } => {
                 return Ok(Output::Attached(OwnLoop { attachment, tag }));
             }
@@ -456,9 +505,7 @@ impl DeviceWork {
                 disks::check(host.system(), store, &config, index, &tag, &own, &[])
                     .map_err(|error| failure(place, error.0))?;
             }
-            Self::CheckBridge { config, index } => {
-                checks::check_bridge(host, &config, index)?;
-            }
+            Self::CheckBridge { config, index } => checks::check_bridge(host, &config, index)?,
             Self::JoinBridge { bridge, links, mtu, frontend, backend } => {
                 let found = put_on_bridge(host, &bridge, &links, mtu)?;
                 let other = found.filter(|_| found != mtu.or(Some(layout::VIF_MTU)));
@@ -492,6 +539,23 @@ impl DeviceWork {
             }
         }
         Ok(Output::Done)
+    }
+}
+
+impl DeviceWork {
+    fn change_cd<H: Hypervisor, T: Transport, O: Host>(
+        self,
+        by: &mut Performer<H, T, O>,
+    ) -> Result<(), Failure> {
+        match self {
+            Self::EjectCd { domain, model, drive, how } => {
+                by.eject_cd(domain.domid, model, drive, how)
+            }
+            Self::InsertCd { domain, model, drive, attachment } => {
+                by.insert_cd(domain.domid, model, drive, &attachment.device().path)
+            }
+            _ => unreachable!("no other work is given here"),
+        }
     }
 }
 

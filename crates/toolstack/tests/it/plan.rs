@@ -4,8 +4,8 @@ use expect_test::{Expect, expect};
 use toolstack::config::VmConfig;
 use toolstack::layout::{DeviceKind, DeviceRef};
 use toolstack::plan::{
-    ComesWith, Reached, Start, Unplug, plan_create, plan_plug, plan_reboot, plan_receive,
-    plan_teardown, plan_unplug,
+    ComesWith, Reached, Start, Unplug, plan_change, plan_create, plan_plug, plan_reboot,
+    plan_receive, plan_teardown, plan_undo_insert, plan_unplug,
 };
 use toolstack::xlcfg::{self, Source};
 
@@ -237,6 +237,33 @@ fn devices_come_and_go_alone() {
         2   remove vbd 51728  (after 1)
         3   detach disk 51728  (after 2)
     "#]],
+    );
+}
+
+#[test]
+fn the_cd_of_an_emulated_drive_is_its_device_models_too() {
+    let drive = DeviceRef { kind: DeviceKind::Vbd, devid: 5632 };
+    check(
+        &plan_change(drive, Unplug::Clean, true),
+        &expect![[r#"
+            0   check disk 5632
+            1   eject the CD of vbd 5632  (after 0)
+            2   close vbd 5632  (after 1)
+            3   await the end of vbd 5632  (after 2)
+            4   remove vbd 5632  (after 3)
+            5   detach disk 5632  (after 4)
+            6   attach disk 5632  (after 5)  [undo: detach disk 5632]
+            7   insert the CD of vbd 5632  (after 6)
+            8   add vbd 5632  (after 7)  [undo: remove vbd 5632]
+            9   await the backend of vbd 5632  (after 8)  [undo: await the end of vbd 5632]
+        "#]],
+    );
+    check(
+        &plan_undo_insert(drive, false, true),
+        &expect![[r#"
+            0   eject the CD of vbd 5632
+            1   detach disk 5632  (after 0)
+        "#]],
     );
 }
 
