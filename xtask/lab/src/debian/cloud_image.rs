@@ -19,6 +19,7 @@ const PACKAGES: &[&str] = &[
     "udev",
     "dbus",
     "kmod",
+    "locales",
     "netplan.io",
     "cloud-init",
     "cloud-guest-utils",
