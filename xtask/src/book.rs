@@ -44,7 +44,12 @@ pub(crate) fn main(parser: &mut lexopt::Parser) -> Result<ExitCode> {
         Some(Long("try")) => match parser.next()? {
             None => try_it(Host::Small, None),
             Some(Long("debian")) => {
-                let suite = parser.optional_value().map(|suite| suite.string()).transpose()?;
+                let joined = parser.optional_value();
+                let suite = match (joined, parser.next()?) {
+                    (None, Some(Value(suite))) | (Some(suite), None) => Some(suite.string()?),
+                    (None, None) => None,
+                    (_, Some(other)) => return Err(other.unexpected().into()),
+                };
                 try_it(Host::Debian, suite)
             }
             Some(other) => Err(other.unexpected().into()),
