@@ -166,39 +166,36 @@ impl Service<'_> {
     }
 
     pub(crate) fn block_list(&self, targets: Vec<Target>) -> Result<api::Reply, Failed> {
-        let mut rows = Vec::new();
-        for target in targets {
-            let (domid, readings) = self.devices(target)?;
-            rows.extend(render::block_rows(domid.0, &readings));
-        }
-        Ok(api::Reply::Blocks(rows))
+        self.of_devices(targets, render::block_rows).map(api::Reply::Blocks)
     }
 
     pub(crate) fn network_list(&self, targets: Vec<Target>) -> Result<api::Reply, Failed> {
-        let mut rows = Vec::new();
-        for target in targets {
-            let (_, readings) = self.devices(target)?;
-            rows.extend(render::network_rows(&readings));
-        }
-        Ok(api::Reply::Networks(rows))
+        self.of_devices(targets, |_, readings| render::network_rows(readings))
+            .map(api::Reply::Networks)
     }
 
     pub(crate) fn channel_list(&self, targets: Vec<Target>) -> Result<api::Reply, Failed> {
-        let mut rows = Vec::new();
-        for target in targets {
-            let (_, readings) = self.devices(target)?;
-            rows.extend(render::channel_rows(&readings));
-        }
-        Ok(api::Reply::Channels(rows))
+        self.of_devices(targets, |_, readings| render::channel_rows(readings))
+            .map(api::Reply::Channels)
     }
 
     pub(crate) fn keyboard_list(&self, targets: Vec<Target>) -> Result<api::Reply, Failed> {
+        self.of_devices(targets, |_, readings| render::keyboard_rows(readings))
+            .map(api::Reply::Keyboards)
+    }
+
+    /// The rows of a list, of one domain after the other.
+    fn of_devices<R>(
+        &self,
+        targets: Vec<Target>,
+        rows_of: impl Fn(u16, &[DeviceReading]) -> Vec<R>,
+    ) -> Result<Vec<R>, Failed> {
         let mut rows = Vec::new();
         for target in targets {
-            let (_, readings) = self.devices(target)?;
-            rows.extend(render::keyboard_rows(&readings));
+            let (domid, readings) = self.devices(target)?;
+            rows.extend(rows_of(domid.0, &readings));
         }
-        Ok(api::Reply::Keyboards(rows))
+        Ok(rows)
     }
 
     fn devices(&self, Target(target): Target) -> Result<(DomId, Vec<DeviceReading>), Failed> {

@@ -123,15 +123,16 @@ pub fn vif_link(domid: DomId, vif: &VifConfig) -> String {
 }
 
 /// The port of VNC's display 0.
-pub const VNC_PORT_FIRST: u32 = 5900;
+const VNC_PORT_FIRST: u32 = 5900;
 
 /// The VNC port.
 #[must_use]
 pub fn vnc_port(vnc: &Vnc, domid: DomId) -> u32 {
-    VNC_PORT_FIRST + display(vnc, domid)
+    VNC_PORT_FIRST + vnc_display(vnc, domid)
 }
 
-fn display(vnc: &Vnc, domid: DomId) -> u32 {
+/// The VNC display, by domid unless the configuration has one.
+pub(crate) fn vnc_display(vnc: &Vnc, domid: DomId) -> u32 {
     vnc.display.map_or(u32::from(domid.0), u32::from)
 }
 
@@ -306,7 +307,7 @@ fn launch_served(config: &VmConfig, uuid: Uuid, domid: DomId) -> Launch {
 
 fn screen(words: &mut Words, vnc: Option<&Vnc>, keymap: Option<&str>, domid: DomId) {
     if let Some(vnc) = vnc {
-        let mut screen = format!("{}:{}", vnc.listen, display(vnc, domid));
+        let mut screen = format!("{}:{}", vnc.listen, vnc_display(vnc, domid));
         if vnc.password.is_some() {
             // Passed through a pipe, since command lines are world-readable.
             words.pair("-object", "secret,id=vnc-password,file=/proc/self/fd/0");

@@ -166,6 +166,12 @@ pub fn devices(config: &VmConfig) -> Vec<DeviceRef> {
     disks.chain(vifs).collect()
 }
 
+/// The devices of a VM, with those that QEMU serves.
+#[must_use]
+pub fn all_devices(config: &VmConfig) -> Vec<DeviceRef> {
+    [devices(config), served_devices(config)].concat()
+}
+
 /// Identifies the VM of a domain's nodes: its value is the VM's [`vm_path`], and guests cannot
 /// write it.
 #[must_use]
@@ -572,7 +578,7 @@ fn vif_nodes(nodes: &mut Nodes, domid: DomId, uuid: Uuid, vif: &VifConfig) {
 pub fn removed_paths(config: &VmConfig, uuid: Uuid, domid: Option<DomId>) -> Vec<Removal> {
     let mut removals = Vec::new();
     if let Some(domid) = domid {
-        let all = [devices(config), served_devices(config)].concat();
+        let all = all_devices(config);
         for kind in DeviceKind::ALL {
             // Of a VM whose record cannot be read these are not known.
             let has = all.iter().any(|device| device.kind == kind)

@@ -102,7 +102,7 @@ fn screen_nodes(nodes: &mut Nodes, domid: DomId, screen: &ScreenConfig) {
     let flag = |on: bool| if on { "1" } else { "0" };
     put_backend(nodes, domid, device, "vnc", flag(screen.vnc.is_some()));
     if let Some(vnc) = &screen.vnc {
-        let display = device_model::vnc_port(vnc, domid) - device_model::VNC_PORT_FIRST;
+        let display = device_model::vnc_display(vnc, domid);
         put_backend(nodes, domid, device, "vnclisten", &vnc.listen);
         put_backend(nodes, domid, device, "vncdisplay", &display.to_string());
         put_backend(nodes, domid, device, "vncunused", "0");

@@ -96,24 +96,12 @@ fn folder((folder, devid): (&FolderConfig, u32)) -> Value {
 }
 
 pub(super) fn read(root: &Node<'_>, build: &Node<'_>, kind: DomainKind) -> Result<ServedDevices> {
-    let mut channels = Vec::new();
-    for node in root.objects("channels")? {
-        node.refuse_other_backend()?;
-        channels.push(read_channel(&node)?);
-    }
-    let mut folders = Vec::new();
-    for node in root.objects("p9s")? {
-        node.refuse_other_backend()?;
-        folders.push(read_folder(&node)?);
-    }
+    let channels = each(root, "channels", read_channel)?;
+    let folders = each(root, "p9s", read_folder)?;
     let screens = root.objects("vfbs")?;
     let screen = screens.first().filter(|_| kind != DomainKind::Hvm);
     let screen = screen.map(read_screen).transpose()?;
-    let mut keyboards = Vec::new();
-    for node in root.objects("vkbs")? {
-        node.refuse_other_backend()?;
-        keyboards.push(read_keyboard(&node)?);
-    }
+    let mut keyboards = each(root, "vkbs", read_keyboard)?;
     // The screen's own is the first.
     let plain = KeyboardConfig::default();
     if screen.is_some() && keyboards.first() == Some(&plain) {
@@ -125,6 +113,12 @@ pub(super) fn read(root: &Node<'_>, build: &Node<'_>, kind: DomainKind) -> Resul
     }
     let (arguments, program) = (build.texts("extra_pv")?, build.owned("device_model")?);
     Ok(ServedDevices { arguments, program, ..served })
+}
+
+/// The devices of a list, which domain 0 serves.
+fn each<T>(root: &Node<'_>, key: &str, read: fn(&Node<'_>) -> Result<T>) -> Result<Vec<T>> {
+    let one = |node: Node<'_>| node.refuse_other_backend().and_then(|()| read(&node));
+    root.objects(key)?.into_iter().map(one).collect()
 }
 
 fn read_channel(node: &Node<'_>) -> Result<ChannelConfig> {

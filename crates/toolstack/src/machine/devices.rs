@@ -183,6 +183,11 @@ impl Vm {
         }
     }
 
+    /// Whether a device is a disk that its storage has attached.
+    fn is_attached(&self, device: DeviceRef) -> bool {
+        device.kind == DeviceKind::Vbd && self.facts.disks.contains_key(&device.devid)
+    }
+
     /// Whether a device is an emulated drive, whose CD is its device model's to change.
     fn emulates(&self, device: DeviceRef) -> bool {
         let mut drives = self.config.emulated_disks().filter(|(_, disk)| disk.cdrom);
@@ -191,8 +196,7 @@ impl Vm {
 
     /// The steps that take a device from the running domain.
     fn plan_unplug(&self, device: DeviceRef, how: Unplug) -> Plan {
-        let is_disk = device.kind == DeviceKind::Vbd;
-        let is_attached = is_disk && self.facts.disks.contains_key(&device.devid);
+        let is_attached = self.is_attached(device);
         match self.emulates(device) {
             true => plan_eject(device, how, is_attached),
             false => plan_unplug(device, how, is_attached),
@@ -201,8 +205,7 @@ impl Vm {
 
     /// Those that undo a failed plug.
     fn plan_undo_plug(&self, device: DeviceRef) -> Plan {
-        let is_disk = device.kind == DeviceKind::Vbd;
-        let is_attached = is_disk && self.facts.disks.contains_key(&device.devid);
+        let is_attached = self.is_attached(device);
         match self.emulates(device) {
             true => plan_undo_insert(device, self.has(device), is_attached),
             false => plan_undo_plug(device, self.has(device), is_attached),
@@ -257,7 +260,7 @@ impl Toolstack {
             (None, Ok(disk)) => disk.is_empty(),
         };
         let domid = vm.facts.domid().unwrap_or_default();
-        let is_attached = vm.facts.disks.contains_key(&drive.devid);
+        let is_attached = vm.is_attached(drive);
         let is_emulated = vm.emulates(drive);
         let (plan, outcome) = match medium {
             None if is_empty => {

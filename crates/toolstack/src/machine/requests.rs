@@ -310,8 +310,7 @@ impl Toolstack {
 
     fn read_devices(&mut self, client: ClientId, target: &str, out: &mut Vec<Action>) {
         self.with_domain(client, target, out, |this, uuid, domain, out| {
-            let config = &this.vms[&uuid].config;
-            let devices = [layout::devices(config), layout::served_devices(config)].concat();
+            let devices = layout::all_devices(&this.vms[&uuid].config);
             let work = QueryWork::ReadDevices { domain, uuid, devices };
             this.query(client, Query::Devices { domid: domain.domid }, work, out);
         });

@@ -176,8 +176,7 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
 
     /// In place of the one that was computed.
     fn set_paging_pool(&mut self, domid: DomId, config: &VmConfig) -> Result<(), Failure> {
-        let wanted = config.options.paging_pool_mib.filter(|_| config.kind != DomainKind::Pv);
-        let Some(mib) = wanted else { return Ok(()) };
+        let Some(mib) = pool_mib(config) else { return Ok(()) };
         self.xen.set_paging_pool(domid, u64::from(mib) << 20).map_err(|errno| {
             let place = config.origin.at("shadow_memory");
             Failure(format!("{place}: {mib} MiB: Xen returned {errno}"))
@@ -252,10 +251,14 @@ pub(super) fn check_images(config: &VmConfig, images: &Images) -> Result<(), Fai
     needs.map(drop).map_err(|error| build_failure(config, &error))
 }
 
+/// The paging pool that is wanted; PV domains have none.
+fn pool_mib(config: &VmConfig) -> Option<u32> {
+    config.options.paging_pool_mib.filter(|_| config.kind != DomainKind::Pv)
+}
+
 /// Pages by which the wanted paging pool is larger than the computed one.
 pub(super) fn more_for_pool(config: &VmConfig) -> u64 {
-    let wanted = config.options.paging_pool_mib.filter(|_| config.kind != DomainKind::Pv);
-    let wanted = u64::from(wanted.unwrap_or_default()) * PAGES_PER_MIB;
+    let wanted = u64::from(pool_mib(config).unwrap_or_default()) * PAGES_PER_MIB;
     let memory_pages_max = config.memory_max_mib * PAGES_PER_MIB;
     wanted.saturating_sub(xen_build::paging_pool_pages(config.vcpus_max, memory_pages_max))
 }

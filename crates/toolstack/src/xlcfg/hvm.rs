@@ -44,7 +44,7 @@ const HOLE_MIB_MAX: i64 = 3840;
 const OEM_TEXTS_MAX: usize = 99;
 const VIDEO_MIB_MAX: i64 = 256;
 /// So that the port is one.
-const DISPLAY_MAX: i64 = 65535 - 5900;
+pub(super) const DISPLAY_MAX: i64 = 65535 - 5900;
 
 impl Reader<'_> {
     /// What an HVM domain has beyond others; `None` for those, and after a fault.

@@ -4,6 +4,7 @@
 
 use xen::DomainKind;
 
+use super::hvm::DISPLAY_MAX;
 use super::syntax::Place;
 use super::vm::{Findings, Reader};
 use super::{integer, shown};
@@ -16,8 +17,6 @@ use crate::config::{
 const SOCKET_BYTES_MAX: usize = 107;
 /// What the guest's driver keeps of a folder's tag.
 const TAG_BYTES_MAX: usize = 31;
-/// Ports of 16 bits, of which VNC's begin at 5900.
-const DISPLAY_MAX: i64 = 65535 - 5900;
 
 /// What a keyboard's parameters with numbers are called.
 const KEYBOARD_NUMBERS: [&str; 10] = [

@@ -10,45 +10,41 @@ use crate::session::{Failure, Session};
 pub(crate) fn block_list(session: &mut Session, options: &Options) -> Result<(), Failure> {
     let request = Request::BlockList { targets: options.targets() };
     let rows = expect_reply!(session.call(&request)?, Blocks);
-    if options.has("json") {
-        session.print_json(&rows);
-    } else {
-        session.print(&columns::block_list(&rows));
-    }
+    print_rows(session, options, &rows, columns::block_list);
     Ok(())
 }
 
 pub(crate) fn network_list(session: &mut Session, options: &Options) -> Result<(), Failure> {
     let request = Request::NetworkList { targets: options.targets() };
     let rows = expect_reply!(session.call(&request)?, Networks);
-    if options.has("json") {
-        session.print_json(&rows);
-    } else {
-        session.print(&columns::network_list(&rows));
-    }
+    print_rows(session, options, &rows, columns::network_list);
     Ok(())
 }
 
 pub(crate) fn channel_list(session: &mut Session, options: &Options) -> Result<(), Failure> {
     let request = Request::ChannelList { targets: options.targets() };
     let rows = expect_reply!(session.call(&request)?, Channels);
-    if options.has("json") {
-        session.print_json(&rows);
-    } else {
-        session.print(&columns::channel_list(&rows));
-    }
+    print_rows(session, options, &rows, columns::channel_list);
     Ok(())
 }
 
 pub(crate) fn vkb_list(session: &mut Session, options: &Options) -> Result<(), Failure> {
     let request = Request::KeyboardList { targets: options.targets() };
     let rows = expect_reply!(session.call(&request)?, Keyboards);
-    if options.has("json") {
-        session.print_json(&rows);
-    } else {
-        session.print(&columns::vkb_list(&rows));
-    }
+    print_rows(session, options, &rows, columns::vkb_list);
     Ok(())
+}
+
+fn print_rows<R: serde::Serialize>(
+    session: &mut Session,
+    options: &Options,
+    rows: &[R],
+    in_columns: fn(&[R]) -> String,
+) {
+    match options.has("json") {
+        true => session.print_json(&rows),
+        false => session.print(&in_columns(rows)),
+    }
 }
 
 pub(crate) fn working_directory() -> Result<String, Failure> {
