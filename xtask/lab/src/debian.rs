@@ -13,12 +13,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 
 use super::machine::Software;
 use super::overlay::{self, Unikernel};
 use super::session::{self, Patience, Plan, ScratchFolder};
-use super::{GuestKernel, Mode, Options, Outcome, Series, cpio, image};
+use super::{GuestKernel, Mode, Options, Outcome, Series, cpio, host_tools, image};
 
 pub use host_image::Suite;
 use host_image::{Image, make_file_system, put};
@@ -120,24 +120,16 @@ impl Debian {
                 .with_context(|| format!("cannot take {} along", file.host.display()))?;
         }
         let disk = scratch.join("lab.img");
-        make_file_system(&folder, "1G", &disk)?;
+        make_file_system(&folder, "1G", &disk, &[])?;
         Ok(disk)
     }
 }
 
 /// A disk that takes what is written, so that the image stays as it is.
 fn overlay_of(base: &Path, path: &Path) -> Result<PathBuf> {
-    let output = Command::new("qemu-img")
-        .args(["create", "-q", "-f", "qcow2", "-F", "raw", "-b"])
-        .args([base, path])
-        .output()
-        .context("qemu-img does not start")?;
-    ensure!(
-        output.status.success(),
-        "qemu-img makes no overlay of {}: {}",
-        base.display(),
-        String::from_utf8_lossy(&output.stderr).trim()
-    );
+    let mut command = Command::new("qemu-img");
+    command.args(["create", "-q", "-f", "qcow2", "-F", "raw", "-b"]).args([base, path]);
+    host_tools::run(&mut command, &format!("make an overlay of {}", base.display()))?;
     Ok(path.to_owned())
 }
 

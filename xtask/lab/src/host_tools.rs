@@ -126,6 +126,22 @@ pub fn install(packages: &[&str]) -> Result<()> {
     Ok(())
 }
 
+/// Runs a tool to its end, with nothing to read.
+///
+/// # Errors
+/// It does not start, or fails; with what it said.
+pub(crate) fn run(command: &mut Command, purpose: &str) -> Result<()> {
+    let program = command.get_program().to_string_lossy().into_owned();
+    let output = command
+        .stdin(std::process::Stdio::null())
+        .output()
+        .with_context(|| format!("{program} does not start"))?;
+    if !output.status.success() {
+        bail!("{program} cannot {purpose}:\n{}", String::from_utf8_lossy(&output.stderr).trim());
+    }
+    Ok(())
+}
+
 /// Whether this process may install packages.
 pub(crate) fn is_root() -> bool {
     use std::os::unix::fs::MetadataExt;

@@ -205,19 +205,26 @@ pub(crate) fn key(sources: &[&str], packages: &[Package]) -> Result<String> {
 
 fn build(packages: &[PathBuf], directory: &Path, series: Series) -> Result<()> {
     eprintln!("lab: building the image {}", directory.display());
-    // Built beside its final place and renamed, so that a half-built image is never used.
-    let work = directory.with_extension(format!("partial-{}", std::process::id()));
-    let tree = work.join("tree");
-    std::fs::create_dir_all(&tree)?;
-    let built = (|| {
+    build_beside(directory, |work| {
+        let tree = work.join("tree");
+        std::fs::create_dir_all(&tree)?;
         for package in packages {
             packages::unpack(package, &tree)?;
         }
-        build_from_tree(&tree, &work, series)?;
-        std::fs::remove_dir_all(&tree)?;
-        Ok(())
-    })();
-    if built.is_ok() && std::fs::rename(&work, directory).is_ok() {
+        build_from_tree(&tree, work, series)?;
+        Ok(std::fs::remove_dir_all(&tree)?)
+    })
+}
+
+/// Builds a folder beside its final place and renames it, so that a half-built image is never used.
+pub(crate) fn build_beside(
+    directory: &Path,
+    build: impl FnOnce(&Path) -> Result<()>,
+) -> Result<()> {
+    let work = directory.with_extension(format!("partial-{}", std::process::id()));
+    std::fs::create_dir_all(&work)?;
+    let built = build(&work).and_then(|()| Ok(std::fs::rename(&work, directory)?));
+    if built.is_ok() {
         return Ok(());
     }
     std::fs::remove_dir_all(&work)?;

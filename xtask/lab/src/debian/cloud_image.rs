@@ -8,8 +8,8 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 
-use super::host_image::{Suite, only, put};
-use crate::packages::{self, Apt};
+use super::host_image::{Suite, install, make_file_system, only, put};
+use crate::packages::Apt;
 use crate::{host_tools, image};
 
 const PACKAGES: &[&str] = &[
@@ -30,7 +30,7 @@ const PACKAGES: &[&str] = &[
 ];
 
 /// What no guest reads, and an emulated one would copy.
-const LEFT_OUT: &[&str] = &["/usr/share/doc/*", "/usr/share/man/*", "/usr/share/locale/*"];
+const LEFT_OUT: [&str; 3] = ["/usr/share/doc/*", "/usr/share/man/*", "/usr/share/locale/*"];
 
 const FILE_SYSTEM: &str = "6c61622d-636c-6f75-642d-696d61676521";
 const DISK_MIB: u64 = 1000;
@@ -58,15 +58,8 @@ pub(super) fn prepare(suite: Suite) -> Result<PathBuf> {
     let directory = images.join(format!("{suite}-{key}"));
     if !directory.is_dir() {
         eprintln!("lab: installing a guest of Debian {suite} into {}", directory.display());
-        let work = images.join(format!("partial-{}", std::process::id()));
-        std::fs::create_dir_all(&work)?;
-        let built = build(&suite_name, &work)
-            .and_then(|()| Ok(std::fs::rename(&work, &directory)?))
-            .with_context(|| format!("no cloud image of {suite}"));
-        if built.is_err() {
-            std::fs::remove_dir_all(&work)?;
-        }
-        built?;
+        image::build_beside(&directory, |work| build(&suite_name, work))
+            .with_context(|| format!("no cloud image of {suite}"))?;
         image::remove_old(&images, 2)?;
     }
     Ok(directory.join("disk.qcow2"))
@@ -78,7 +71,8 @@ fn build(suite: &str, work: &Path) -> Result<()> {
         "its image can only be made by root, who may make files of all owners"
     );
     let root = work.join("root");
-    install(suite, work, &root)?;
+    let left_out = LEFT_OUT.map(|path| format!("--dpkgopt=path-exclude={path}"));
+    install(suite, PACKAGES, &left_out, work, &root)?;
     let kernel = only(&root.join("boot"), "vmlinuz-", "")?;
     let kernel = kernel.file_name().unwrap_or_default().to_string_lossy();
     let version = kernel.trim_start_matches("vmlinuz-");
@@ -98,7 +92,7 @@ fn build(suite: &str, work: &Path) -> Result<()> {
     write_disk(&root, &disk)?;
     let mut pack = Command::new("qemu-img");
     pack.args(["convert", "-c", "-O", "qcow2"]).arg(&disk).arg(work.join("disk.qcow2"));
-    succeed(pack, "pack the disk")?;
+    host_tools::run(&mut pack, "pack the disk")?;
     std::fs::remove_file(&disk)?;
     Ok(std::fs::remove_dir_all(&root)?)
 }
@@ -114,22 +108,6 @@ fn menu(version: &str) -> String {
     )
 }
 
-fn install(suite: &str, work: &Path, root: &Path) -> Result<()> {
-    let sources = packages::write_sources(suite, work)?;
-    let mut command = Command::new("mmdebstrap");
-    command.args(["--mode=root", "--variant=minbase", "--quiet"]);
-    command.arg(format!("--include={}", PACKAGES.join(",")));
-    for path in LEFT_OUT {
-        command.arg(format!("--dpkgopt=path-exclude={path}"));
-    }
-    command.arg(suite).arg(root).args(&sources);
-    succeed(command, "install the packages")?;
-    for file in sources {
-        std::fs::remove_file(file)?;
-    }
-    Ok(())
-}
-
 /// A disk with one partition, and `root` in it. No mount is needed for it.
 fn write_disk(root: &Path, disk: &Path) -> Result<()> {
     File::create_new(disk)?.set_len(DISK_MIB << 20)?;
@@ -141,37 +119,6 @@ fn write_disk(root: &Path, disk: &Path) -> Result<()> {
         .spawn()?;
     child.stdin.take().context("no input")?.write_all(table.as_bytes())?;
     ensure!(child.wait()?.success(), "sfdisk cannot make a partition");
-    let mut format = Command::new(host_tools::find("mke2fs").context("mke2fs is missing")?);
-    format
-        .args([
-            "-q",
-            "-F",
-            "-t",
-            "ext4",
-            "-m",
-            "0",
-            "-U",
-            FILE_SYSTEM,
-            "-E",
-            "offset=1048576",
-            "-d",
-        ])
-        .arg(root)
-        .arg(disk)
-        .arg(format!("{PARTITION_MIB}M"));
-    succeed(format, "make the file system")
-}
-
-fn succeed(mut command: Command, purpose: &str) -> Result<()> {
-    let output = command
-        .stdin(Stdio::null())
-        .output()
-        .with_context(|| format!("{} does not start", command.get_program().to_string_lossy()))?;
-    ensure!(
-        output.status.success(),
-        "{} cannot {purpose}:\n{}",
-        command.get_program().to_string_lossy(),
-        String::from_utf8_lossy(&output.stderr).trim()
-    );
-    Ok(())
+    let place = ["-U", FILE_SYSTEM, "-E", "offset=1048576"];
+    make_file_system(root, &format!("{PARTITION_MIB}M"), disk, &place)
 }

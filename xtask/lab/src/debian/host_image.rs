@@ -3,7 +3,7 @@
 use std::fmt;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
 
@@ -109,16 +109,8 @@ pub(super) fn prepare(suite: Suite) -> Result<Image> {
     let directory = images.join(format!("{suite}-{key}"));
     if !directory.is_dir() {
         eprintln!("lab: installing Debian {suite} into {}", directory.display());
-        // Built beside its final place and renamed, so that a half-built image is never used.
-        let work = images.join(format!("partial-{}", std::process::id()));
-        std::fs::create_dir_all(&work)?;
-        let built = build(&suite_name, &work)
-            .and_then(|()| Ok(std::fs::rename(&work, &directory)?))
-            .with_context(|| format!("no Debian host of {suite}"));
-        if built.is_err() {
-            std::fs::remove_dir_all(&work)?;
-        }
-        built?;
+        image::build_beside(&directory, |work| build(&suite_name, work))
+            .with_context(|| format!("no Debian host of {suite}"))?;
         image::remove_old(&images, IMAGES_KEPT)?;
     }
     Ok(Image {
@@ -135,7 +127,7 @@ fn build(suite: &str, work: &Path) -> Result<()> {
         "its image can only be made by root, who may make files of all owners"
     );
     let root = work.join("root");
-    install(suite, work, &root)?;
+    install_host(suite, work, &root)?;
     for (path, text) in FILES {
         put(&root.join(path), text)?;
     }
@@ -152,13 +144,11 @@ fn build(suite: &str, work: &Path) -> Result<()> {
     let bz_image = image::read(&only(&boot, "vmlinuz-", "")?)?;
     std::fs::write(work.join("vmlinux"), kernel::unpack(&bz_image)?)?;
     std::fs::copy(only(&boot, "initrd.img-", "")?, work.join("initrd"))?;
-    make_file_system(&root, ROOT_SIZE, &work.join("root.img"))?;
+    make_file_system(&root, ROOT_SIZE, &work.join("root.img"), &[])?;
     Ok(std::fs::remove_dir_all(&root)?)
 }
 
-/// Installs the packages into `root`.
-fn install(suite: &str, work: &Path, root: &Path) -> Result<()> {
-    let sources = packages::write_sources(suite, work)?;
+fn install_host(suite: &str, work: &Path, root: &Path) -> Result<()> {
     // The initrd has what this machine needs, and not all drivers: its size is time at each boot.
     let modules = "printf '%s\\n' virtio_pci virtio_blk ext4 >\"$1/etc/initramfs-tools/modules\"";
     let hook = format!(
@@ -168,22 +158,28 @@ fn install(suite: &str, work: &Path, root: &Path) -> Result<()> {
     // What would take its share of an emulated CPU, or apt's lock, at a time of its own.
     let quiet = "chroot \"$1\" systemctl --quiet disable e2scrub_reap.service apt-daily.timer \
                  apt-daily-upgrade.timer";
-    let output = Command::new("mmdebstrap")
+    let options = [format!("--essential-hook={hook}"), format!("--customize-hook={quiet}")];
+    install(suite, PACKAGES, &options, work, root)
+}
+
+/// Installs packages of a suite, and what is essential, into `root`.
+pub(super) fn install(
+    suite: &str,
+    packages: &[&str],
+    options: &[String],
+    work: &Path,
+    root: &Path,
+) -> Result<()> {
+    let sources = packages::write_sources(suite, work)?;
+    let mut command = Command::new("mmdebstrap");
+    command
         .args(["--mode=root", "--variant=minbase", "--quiet"])
-        .arg(format!("--include={}", PACKAGES.join(",")))
-        .arg(format!("--essential-hook={hook}"))
-        .arg(format!("--customize-hook={quiet}"))
+        .arg(format!("--include={}", packages.join(",")))
+        .args(options)
         .arg(suite)
         .arg(root)
-        .args(&sources)
-        .stdin(Stdio::null())
-        .output()
-        .context("mmdebstrap does not start")?;
-    ensure!(
-        output.status.success(),
-        "mmdebstrap fails:\n{}",
-        String::from_utf8_lossy(&output.stderr).trim()
-    );
+        .args(&sources);
+    host_tools::run(&mut command, "install the packages")?;
     for file in sources {
         std::fs::remove_file(file)?;
     }
@@ -216,21 +212,22 @@ pub(super) fn only(folder: &Path, prefix: &str, suffix: &str) -> Result<PathBuf>
 }
 
 /// An ext4 image with the files of a folder; no mount is needed for it.
-pub(super) fn make_file_system(folder: &Path, size: &str, image: &Path) -> Result<()> {
+pub(super) fn make_file_system(
+    folder: &Path,
+    size: &str,
+    image: &Path,
+    options: &[&str],
+) -> Result<()> {
     let program = host_tools::find("mke2fs").context("mke2fs is missing")?;
-    let output = Command::new(program)
-        .args(["-q", "-F", "-t", "ext4", "-m", "0", "-d"])
+    let mut command = Command::new(program);
+    command
+        .args(["-q", "-F", "-t", "ext4", "-m", "0"])
+        .args(options)
+        .arg("-d")
         .arg(folder)
         .arg(image)
-        .arg(size)
-        .output()?;
-    ensure!(
-        output.status.success(),
-        "mke2fs makes no file system of {}: {}",
-        folder.display(),
-        String::from_utf8_lossy(&output.stderr).trim()
-    );
-    Ok(())
+        .arg(size);
+    host_tools::run(&mut command, &format!("make a file system of {}", folder.display()))
 }
 
 /// Writes a file, and makes the folders above it.
