@@ -53,5 +53,11 @@ serves() { [ "$(serving_store)" = "$1" ] || { serving_store && return 1; }; }
 # well: the boot is complete, and systemd found nothing wrong.
 well() { grep -qx running /run/lab-state || { systemctl --failed --no-pager && return 1; }; }
 
+# Xen's own store, which a running one can be handed over to.
+cxenstored=$(echo /usr/lib/xen-4.*/bin/xenstored)
+
+# runs NAME: as Xen has it.
+runs() { xl domid "$1"; }
+
 # names: of the guests that run, in the order in which their domains were made.
 names() { xl list | awk 'NR > 1 && $1 != "Domain-0" { print $2, $1 }' | sort -n | cut -d ' ' -f 2; }

@@ -4,7 +4,6 @@
 # Boot 1 has Debian's store, boot 2 ours.
 . /lab/lib-debian.sh
 
-export DEBIAN_FRONTEND=noninteractive
 group=/sys/fs/cgroup/system.slice/xylemd.service
 
 # main_pid UNIT

@@ -18,11 +18,7 @@ files() {
 # hello_number N NAME: whether our guest kernel comes up for that often since the first boot.
 hello_number() { wait_for "[ \$(grep -c 'XYLEM-UNIKERNEL: .*mode=' $(console_log "$2")) -ge $1 ]" 600; }
 
-# runs NAME: as Xen has it.
-runs() { xl domid "$1"; }
-
 oxenstored=$(echo /usr/lib/xen-4.*/bin/oxenstored)
-cxenstored=$(echo /usr/lib/xen-4.*/bin/xenstored)
 
 fresh() {
     check "boot 1 is well" well

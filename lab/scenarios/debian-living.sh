@@ -5,16 +5,10 @@
 # Boot 1 has Debian's oxenstored, from which only a reboot leads to another store; boot 2 has C's.
 . /lab/lib-debian.sh
 
-export DEBIAN_FRONTEND=noninteractive
-state=/var/lib/lab
 linuxes="lin1 lin2 lin3"
 unikernels="uni1 uni2"
 all="$linuxes $unikernels"
-cxenstored=$(echo /usr/lib/xen-4.*/bin/xenstored)
 ours=/usr/sbin/xylem-xenstored
-
-# serves PROGRAM: it is the only store that runs.
-serves() { [ "$(serving_store)" = "$1" ] || { serving_store && return 1; }; }
 
 # xl_create NAME: xl gives its scripts 10 seconds, which is not always enough where others work as well.
 xl_create() { wait_for "xl create -q /tmp/$1.cfg 2>/tmp/xl.err" 300 || { cat /tmp/xl.err && return 1; }; }

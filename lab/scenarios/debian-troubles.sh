@@ -3,7 +3,6 @@
 . /lab/lib-debian.sh
 
 uuid() { xy vm-list | awk -v name="$1" '$1 == name { print $2 }'; }
-runs() { xl domid "$1"; }
 hello() { wait_for "[ \$(grep -c 'XYLEM-UNIKERNEL: hello' $(console_log "$1")) -ge $2 ]" 120; }
 all_run() { for name in "$@"; do runs "$name" || return 1; done; }
 

@@ -8,7 +8,6 @@ ls /lab/older/*.deb >/dev/null 2>&1 || fail "no packages of an earlier commit: -
 # store_program: the file that the running store was started from.
 store_program() { readlink "/proc/$(store_pid)/exe"; }
 version() { xy --version; }
-runs() { xl domid "$1"; }
 
 # make N: one more VM; notes what was said. Every fourth stays.
 make() {
