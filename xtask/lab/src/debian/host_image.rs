@@ -50,6 +50,7 @@ const PACKAGES: &[&str] = &[
     "udev",
     "kmod",
     "ifupdown",
+    "iputils-ping",
     "iproute2",
     "bridge-utils",
     "lvm2",
