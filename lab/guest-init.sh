@@ -4,6 +4,8 @@
 # then waits to be shut down. Kernel command line:
 #   xylem.ip=10.0.0.N   address for eth0; dom0 is 10.0.0.1
 #   xylem.io=1          writes to the disk and reads it back all the time; says "io=N", or "io=failed"
+#   xylem.net=1         sends to port 7 of dom0, and compares what comes back, all the time over one connection; says "net=N",
+#                       or "net=failed"
 #   xylem.mem=MIB       fills that much memory and verifies it all the time; says "mem=N", or "mem=failed"
 #   xylem.gap=1         looks at its own clock all the time; says "gap=SECONDS" when it went on by more than 0.2 s at once
 #   xylem.tick=SECONDS  prints "tick=N" that often, to show that time passes (suspend, migration)
@@ -82,15 +84,36 @@ network() {
     say network=ok
 }
 
-# What is read back comes from the disk, not from memory.
+# Four files of random bytes, one of them written anew in each round and all of them verified. What is read back comes from the
+# disk, not from memory.
 keep_writing() {
     mount -t ext4 /dev/xvda /mnt || { say io=failed; return; }
     number=0
     while :; do
         number=$((number + 1))
-        echo "$number" >/mnt/io && sync
+        file=io.$((number % 4))
+        sum=$(head -c 32768 /dev/urandom | tee "/mnt/$file" | md5sum)
+        echo "${sum%-}/mnt/$file" >"/tmp/$file" && sync
         echo 3 >/proc/sys/vm/drop_caches
-        if [ "$(cat /mnt/io)" = "$number" ]; then say "io=$number"; else say "io=failed"; fi
+        if cat /tmp/io.* | md5sum -c -s; then say "io=$number"; else say io=failed; fi
+        sleep 0.3
+    done
+}
+
+# TCP sends again what is lost on the way, and gives up after minutes only.
+keep_sending() {
+    mkfifo /tmp/to /tmp/from
+    nc 10.0.0.1 7 </tmp/to >/tmp/from &
+    exec 5>/tmp/to 6</tmp/from
+    # A connection that was lost is told, too.
+    trap '' PIPE
+    number=0
+    while :; do
+        number=$((number + 1))
+        sent=$(head -c 3000 /dev/urandom | base64 | tr -d '\n')
+        echo "$sent" >&5
+        read -r -t 120 received <&6
+        if [ "$received" = "$sent" ]; then say "net=$number"; else say net=failed; fi
         sleep 0.3
     done
 }
@@ -178,6 +201,7 @@ say ready
 [ -z "$(option xylem.channel)" ] || keep_repeating &
 [ -z "$(option xylem.share)" ] || share "$(option xylem.share)"
 [ -z "$(option xylem.io)" ] || keep_writing &
+[ -z "$(option xylem.net)" ] || keep_sending &
 [ -z "$(option xylem.gap)" ] || keep_looking &
 [ -z "$(option xylem.mem)" ] || keep_filling "$(option xylem.mem)" &
 

@@ -184,12 +184,12 @@ unikernel_cfg() {
     } >"/tmp/$lab_name.cfg"
 }
 
-# no_failed_io LOG...: no guest read back anything wrong while it was up. (As it goes down, its disk is unmounted under
-# who writes.)
+# no_failed_io LOG...: no guest read back anything wrong, from its disk or its network, while it was up. (As it goes down, its
+# disk is unmounted under who writes.)
 no_failed_io() {
     awk 'FNR == 1 || /XYLEM-GUEST: init reached/ { down = 0 }
         /XYLEM-GUEST: shutdown=/ { down = 1 }
-        /io=failed/ && !down { failed = 1 }
+        /(io|net)=failed/ && !down { failed = 1 }
         END { exit failed }' "$@"
 }
 

@@ -1,6 +1,6 @@
 # A living Debian host changes hands and goes back. Five VMs run under xl on C xenstored, with disks and network interfaces at
-# work; our packages are installed, the store and the VMs are taken over, used, and given back by the packages' removal. No guest
-# notices, no reboot is needed, and nothing is left. Run with `--vmlinux`.
+# work, and verify what comes back; our packages are installed, the store and the VMs are taken over, used, and given back by the
+# packages' removal. No guest notices, no reboot is needed, and nothing is left. Run with `--vmlinux`.
 #
 # Boot 1 has Debian's oxenstored, from which only a reboot leads to another store; boot 2 has C's.
 . /lab/lib-debian.sh
@@ -13,21 +13,12 @@ ours=/usr/sbin/xylem-xenstored
 # xl_create NAME: xl gives its scripts 10 seconds, which is not always enough where others work as well.
 xl_create() { wait_for "xl create -q /tmp/$1.cfg 2>/tmp/xl.err" 300 || { cat /tmp/xl.err && return 1; }; }
 
-# written NAME: how often it wrote to its disk and read back what it had written.
-written() { grep -c 'XYLEM-GUEST: io=[0-9]' "$(console_log "$1")"; }
-
-# goes_on NAME: it writes on, and nothing that it read back was wrong.
-goes_on() {
-    lab_written=$(written "$1")
-    wait_for "[ \$(written $1) -gt $((lab_written + 1)) ]" 300 && no_failed_io "$(console_log "$1")"
-}
-
 domids() { for it in $all; do xl domid "$it"; done | tr '\n' ' '; }
 
 # all_go_on STEP: the guests have not noticed it.
 all_go_on() {
     for it in $linuxes; do
-        check "$1: $it writes on" goes_on "$it"
+        check "$1: $it writes and sends on" goes_on "$it"
         check "$1: the network of $it works" ping -q -c 3 -i 0.5 -W 30 "10.0.0.1${it#lin}"
     done
     check "$1: they are the same domains" [ "$(domids)" = "$started" ]
@@ -46,17 +37,20 @@ to_c() {
 }
 
 begin() {
+    check "boot 2 is well" well
     check "C's store serves" serves "$cxenstored"
     for number in 1 2 3; do
         cp /guest/disk.img /tmp/disk$number.img
         xl_linux_cfg lin$number /tmp/disk$number.img
-        sed -i -e "s/10.0.0.5/10.0.0.1$number/" -e 's/^memory = .*/memory = 96/' /tmp/lin$number.cfg
+        sed -i -e "s/10.0.0.5/10.0.0.1$number/" -e 's/xylem.io=1/& xylem.net=1/' -e 's/^memory = .*/memory = 96/' \
+            /tmp/lin$number.cfg
     done
     for number in 1 2; do
         cp /guest/disk.img /tmp/small$number.img
         unikernel_cfg uni$number "type = 'pv'" "vif = ['bridge=xenbr0']" "disk = ['/tmp/small$number.img,raw,xvda,w']"
     done
     cp /guest/disk.img /tmp/more.img
+    repeat_at_port_7
     files >$state/files.before
     host_state | grep -v '^/tool/xenstored' >$state/state.before
     # Those that write all the time come last.
@@ -99,12 +93,14 @@ give_back() {
     check "apt purges our packages" apt-get purge -y xylem xylem-xenstored
     for it in $linuxes; do check "xl shuts $it down" timeout 300 xl shutdown -w "$it"; done
     for it in $all; do check "xl destroys $it" xl destroy "$it"; done
-    check "no guest read anything wrong" sh -c '! grep -l "io=failed" /var/log/xen/console/guest-lin*.log'
+    check "no guest got anything wrong" no_failed_io /var/log/xen/console/guest-lin*.log
     host_state | grep -v '^/tool/xenstored' >$state/state.now
     check "nothing is left on the host" diff $state/state.before $state/state.now
     files >$state/files.after
     check "no file is left" diff $state/files.before $state/files.after
-    check "no unit either" sh -c '! systemctl list-units --all --no-pager --plain | grep -i xylem'
+    check "nor in /run" sh -c '! find /run -iname "*xylem*" ! -path "/run/udev/*" | grep .'
+    check "no unit either" sh -c '! systemctl list-units --all --no-pager --plain | grep -v [.]device | grep -i xylem'
+    check "no unit has failed" sh -c '[ -z "$(systemctl list-units --failed --plain --no-legend)" ] || ! systemctl --failed --no-pager'
 }
 
 case $boot in

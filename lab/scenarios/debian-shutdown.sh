@@ -5,9 +5,6 @@
 kinds="shutdown save ignore"
 folder=/var/lib/xylem
 
-# said NAME TEXT: how often a guest's console has it, since the host was installed.
-said() { grep -c -- "$2" "$(console_log "$1")"; }
-
 # unikernel NAME ORDER [LINES...]
 unikernel() {
     unikernel_cfg "$1" "vif = ['bridge=xenbr0']" "$3"
@@ -36,7 +33,7 @@ define_all() {
 # ready_linux KIND N: it booted so often, and its disk and network are well.
 ready_linux() {
     wait_for "[ \$(said linux-$1 'XYLEM-GUEST: ready') -ge $2 ]" 600 &&
-        ! said "linux-$1" '=failed\|=missing\|=unmountable\|=unreachable' >/dev/null
+        ! said "linux-$1" '=missing\|=unmountable\|=unreachable' >/dev/null && no_failed_io "$(console_log "linux-$1")"
 }
 
 # all_but_manual: the names that come back.
