@@ -13,12 +13,14 @@ const DEATHS: &[(&str, &str)] = &[
     ("Out of memory: Killed process", "dom0 ran out of memory; give it more with --dom0-mem"),
 ];
 
-/// What Xen says when dom0 reboots: the end of some hosts, and not of others.
+/// What Xen says when dom0 reboots: the end of some hosts, and not of others. 4.20 says it to those that want its lesser messages.
 const REBOOT: &str = "Hardware Dom0 shutdown: rebooting machine";
+/// What all of them say then.
+const RESET: &str = "(XEN) Resetting with ";
 
 /// How often dom0 has rebooted.
 pub(crate) fn reboots(console: &str) -> usize {
-    console.matches(REBOOT).count()
+    console.matches(RESET).count()
 }
 
 /// What killed the host, if its console says so.
@@ -78,11 +80,13 @@ mod tests {
 
     #[test]
     fn a_reboot_is_the_end_only_of_a_host_that_does_not_come_back() {
-        let console = "(XEN) Hardware Dom0 shutdown: rebooting machine\r\n(XEN) Xen version\r\n";
-        assert_eq!(cause_of_death(console, false), Some("dom0 shut down"));
-        assert_eq!(cause_of_death(console, true), None);
-        assert_eq!(reboots(console), 1);
-        let halted = console.to_owned() + "(XEN) Hardware Dom0 shutdown: halting machine\r\n";
+        let reset = "(XEN) Resetting with ACPI MEMORY or I/O RESET_REG.\r\n(XEN) Xen version\r\n";
+        assert_eq!(reboots(reset), 1);
+        let console = format!("(XEN) {REBOOT}\r\n{reset}");
+        assert_eq!(cause_of_death(&console, false), Some("dom0 shut down"));
+        assert_eq!(cause_of_death(&console, true), None);
+        assert_eq!(reboots(&console), 1);
+        let halted = console + "(XEN) Hardware Dom0 shutdown: halting machine\r\n";
         assert_eq!(cause_of_death(&halted, true), Some("dom0 shut down"));
     }
 
