@@ -73,8 +73,8 @@ ours() {
 
     before=$(store_pid)
     check "the packages are installed anew" apt-get install -y --reinstall /lab/packages/*.deb
-    check "the store runs on meanwhile" test "$(store_pid)" = "$before"
     echo "$lab_output" | grep -A 1 'serves on in'
+    check "the store runs on meanwhile" test "$(store_pid)" = "$before"
     check "xylemd is back" xy list web
     check "Xen's scripts may be run again" systemctl restart xen
     check "without another store" serves /usr/sbin/xylem-xenstored
