@@ -1,36 +1,48 @@
 //! `cargo xtask book`: the pages of `docs/`, and a host on which their commands are run.
 //!
-//! A page is plain Markdown. What stands before a block of shell commands says what becomes of it in a test:
+//! A page is plain Markdown. What stands before a block says what becomes of it in a test:
 //!
 //! ```text
-//! <!-- run -->             it must succeed
-//! <!-- run on debian -->   on a Debian host only
-//! <!-- not run: WHY -->    what no lab has
-//! <!-- lab                 commands for the test that the page does not show
+//! <!-- run -->                             a block of shell commands: each must succeed
+//! <!-- run on debian -->                   on a Debian host only
+//! <!-- run in a terminal until: TEXT -->   there, until it shows TEXT; then Ctrl-] is typed
+//! <!-- not run: WHY -->                    what no lab has
+//! <!-- output -->                          a block of text: what the commands before it print, line by line;
+//!                                          `...` is any lines
+//! <!-- output, but for: numbers, dates --> these may differ (also sizes, ids, states)
+//! <!-- lab                                 commands for the test that the page does not show
 //! -->
 //! ```
-//! A block of shell commands without such a line is a finding.
+//! Shell commands without such a mark are a finding, and so is a block that does not say what it is.
 
-use std::fmt::Write as _;
+mod output;
+mod page;
+mod script;
+
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use lab::workspace;
 use lexopt::prelude::*;
+
+use page::{Block, Finding, Role, Run};
+use script::Host;
 
 const HELP: &str = "\
 cargo xtask book           render docs/ to target/book (needs mdbook)
 cargo xtask book --check   every page is listed, every command marked, every link leads somewhere
-cargo xtask book --try     run the commands of all pages in a lab, a page after the other
-cargo xtask book --try --debian [SUITE]   those of getting-started.md on a Debian host";
+cargo xtask book --try     run the commands of all pages in a lab, a page after the other, and compare what they
+                           print with what the pages show
+cargo xtask book --try --debian [SUITE]   those of getting-started.md and install.md on a Debian host
 
-/// What is fetched from elsewhere comes from the host itself in a lab.
-const ELSEWHERE: [(&str, &str); 1] =
-    [("https://cloud.debian.org/images/cloud/bookworm/latest", "http://127.0.0.1:8000")];
+  --packages FOLDER   where Xylem's packages for a Debian host are, as for `cargo xtask lab debian`
+  --timeout SECONDS   for all of them (default 1800, on a Debian host 3600)
 
-/// The page of somebody who has a Debian host and nothing else.
-const FIRST: &str = "getting-started.md";
+What was typed and printed is left in target/lab/book/transcript.txt, on a Debian host in target/lab/debian-book.";
+
+/// The pages of somebody who has a Debian host and nothing else.
+const ON_DEBIAN: [&str; 2] = ["getting-started.md", "install.md"];
 
 pub(crate) fn main(parser: &mut lexopt::Parser) -> Result<ExitCode> {
     match parser.next()? {
@@ -41,24 +53,64 @@ pub(crate) fn main(parser: &mut lexopt::Parser) -> Result<ExitCode> {
             println!("book: {} findings", findings.len());
             Ok(if findings.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
         }
-        Some(Long("try")) => match parser.next()? {
-            None => try_it(Host::Small, None),
-            Some(Long("debian")) => {
-                let joined = parser.optional_value();
-                let suite = match (joined, parser.next()?) {
-                    (None, Some(Value(suite))) | (Some(suite), None) => Some(suite.string()?),
-                    (None, None) => None,
-                    (_, Some(other)) => return Err(other.unexpected().into()),
-                };
-                try_it(Host::Debian, suite)
-            }
-            Some(other) => Err(other.unexpected().into()),
-        },
+        Some(Long("try")) => try_it(&Trial::parse(parser)?),
         Some(Short('h') | Long("help")) => {
             println!("{HELP}");
             Ok(ExitCode::SUCCESS)
         }
         Some(other) => Err(other.unexpected().into()),
+    }
+}
+
+/// A run of the book's commands.
+struct Trial {
+    host: Host,
+    /// For the Debian host.
+    suite: Option<String>,
+    packages: Option<PathBuf>,
+    seconds: Option<u32>,
+}
+
+impl Trial {
+    fn parse(parser: &mut lexopt::Parser) -> Result<Self> {
+        let mut trial = Self { host: Host::Small, suite: None, packages: None, seconds: None };
+        while let Some(argument) = parser.next()? {
+            match argument {
+                Long("debian") => {
+                    trial.host = Host::Debian;
+                    trial.suite = parser.optional_value().map(ValueExt::string).transpose()?;
+                }
+                Value(suite) if trial.host == Host::Debian && trial.suite.is_none() => {
+                    trial.suite = Some(suite.string()?);
+                }
+                Long("packages") => trial.packages = Some(parser.value()?.into()),
+                Long("timeout") => trial.seconds = Some(parser.value()?.parse()?),
+                other => return Err(other.unexpected().into()),
+            }
+        }
+        ensure!(
+            trial.host == Host::Debian || trial.packages.is_none(),
+            "--packages is for a host of --debian"
+        );
+        Ok(trial)
+    }
+
+    /// Runs the scenario of this path in the lab; says whether it succeeded.
+    fn run(&self, scenario: &Path, results: &Path) -> Result<bool> {
+        let mut command = Command::new(std::env::current_exe()?);
+        let (verb, seconds) = match self.host {
+            Host::Small => ("run", 1800),
+            Host::Debian => ("debian", 3600),
+        };
+        command.args(["lab", verb, "--dom0-mem", "1536", "--timeout"]);
+        command.arg(self.seconds.unwrap_or(seconds).to_string());
+        if let Some(suite) = &self.suite {
+            command.args(["--suite", suite]);
+        }
+        if let Some(packages) = &self.packages {
+            command.arg("--packages").arg(packages);
+        }
+        Ok(command.arg("--results").arg(results).arg(scenario).status()?.success())
     }
 }
 
@@ -77,64 +129,26 @@ fn render() -> Result<ExitCode> {
     Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// A host of the lab.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Host {
-    Small,
-    Debian,
-}
-
-/// What a mark says of the block behind it.
-#[derive(Clone, Debug, Eq, PartialEq)]
-enum Mark {
-    Run,
-    OnDebian,
-    Not,
-}
-
-impl Mark {
-    fn parse(line: &str) -> Option<Self> {
-        match line.strip_prefix("<!-- ")?.strip_suffix(" -->")? {
-            "run" => Some(Self::Run),
-            "run on debian" => Some(Self::OnDebian),
-            why => why.strip_prefix("not run: ").map(|_| Self::Not),
-        }
-    }
-}
-
-/// Commands in a page.
-#[derive(Clone, Debug, Eq, PartialEq)]
-struct Block {
-    line: usize,
-    /// `None` for one without a mark.
-    mark: Option<Mark>,
-    /// The page does not show it.
-    hidden: bool,
+/// A page that was read.
+struct Page {
+    name: String,
     text: String,
+    blocks: Vec<Block>,
+    findings: Vec<Finding>,
 }
 
-fn blocks(page: &str) -> Vec<Block> {
-    let mut all = Vec::new();
-    let mut mark = None;
-    let mut lines = page.lines().enumerate();
-    while let Some((index, line)) = lines.next() {
-        let mut until = |end: &str| -> String {
-            let text = lines.by_ref().map(|(_, line)| line).take_while(|line| *line != end);
-            text.map(|line| format!("{line}\n")).collect()
-        };
-        if line == "<!-- lab" {
-            let text = until("-->");
-            all.push(Block { line: index + 1, mark: Some(Mark::Run), hidden: true, text });
-        } else if line == "```sh" {
-            let text = until("```");
-            all.push(Block { line: index + 1, mark: mark.take(), hidden: false, text });
-        } else if let Some(found) = Mark::parse(line) {
-            mark = Some(found);
-        } else if line.starts_with("```") {
-            let _other = until("```");
-        }
+impl Page {
+    fn new(name: &str, text: &str) -> Self {
+        let (blocks, findings) = page::read(text);
+        Self { name: name.to_owned(), text: text.to_owned(), blocks, findings }
     }
-    all
+
+    fn read(name: &str) -> Result<Self> {
+        let path = docs().join(name);
+        let text = std::fs::read_to_string(&path)
+            .with_context(|| format!("cannot read {}", path.display()))?;
+        Ok(Self::new(name, &text))
+    }
 }
 
 /// The pages in the order of the book.
@@ -153,138 +167,71 @@ fn findings() -> Result<Vec<String>> {
             findings.push(format!("docs/{name}: SUMMARY.md does not list it"));
         }
     }
-    for page in listed {
-        let Ok(text) = std::fs::read_to_string(docs().join(&page)) else {
-            findings.push(format!("docs/SUMMARY.md: there is no {page}"));
+    for name in listed {
+        let Ok(page) = Page::read(&name) else {
+            findings.push(format!("docs/SUMMARY.md: there is no {name}"));
             continue;
         };
-        for block in blocks(&text).iter().filter(|block| block.mark.is_none()) {
-            findings.push(format!("docs/{page}:{}: these commands have no mark", block.line));
+        for (line, what) in &page.findings {
+            findings.push(format!("docs/{name}:{line}: {what}"));
         }
-        for link in dead_links(&text) {
-            findings.push(format!("docs/{page}: the link to {link} leads nowhere"));
+        for link in page::links(&page.text).filter(|file| !docs().join(file).exists()) {
+            findings.push(format!("docs/{name}: the link to {link} leads nowhere"));
         }
     }
     Ok(findings)
 }
 
-fn dead_links(page: &str) -> Vec<String> {
-    let targets = page.split("](").skip(1).filter_map(|rest| rest.split(')').next());
-    let local = targets.filter(|it| !it.contains("://") && !it.starts_with('#'));
-    let files = local.map(|it| it.split('#').next().unwrap_or_default());
-    files.filter(|file| !docs().join(file).exists()).map(str::to_owned).collect()
+fn try_it(trial: &Trial) -> Result<ExitCode> {
+    let found = findings()?;
+    ensure!(found.is_empty(), "the book has findings: {}", found.join("; "));
+    let (names, title) = match trial.host {
+        Host::Small => (pages()?, "book"),
+        Host::Debian => (ON_DEBIAN.map(str::to_owned).to_vec(), "debian-book"),
+    };
+    let pages = names.iter().map(|name| Page::read(name)).collect::<Result<Vec<_>>>()?;
+    let target = lab::target_directory()?;
+    let folder = target.join("book-scenarios");
+    std::fs::create_dir_all(&folder)?;
+    let scenario = folder.join(format!("{title}.sh"));
+    std::fs::write(&scenario, script::script(&pages, trial.host))?;
+    let results = target.join("lab").join(title);
+    let succeeded = trial.run(&scenario, &results)?;
+    let differences = differences(&pages, &results.join("book"));
+    differences.iter().for_each(|it| println!("book: {it}"));
+    println!("book: {} outputs differ from the pages", differences.len());
+    println!("book: the transcript is {}", results.join("transcript.txt").display());
+    Ok(if succeeded && differences.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// A scenario of the pages' commands.
-fn script(pages: &[(String, String)], host: Host) -> String {
-    let mut script = String::from(match host {
-        Host::Small => {
-            "# lab-addition: grub-xen\n# lab-addition: qemu\n. /lab/lib.sh\nstart_xylemd\nip link set dev lo up\n"
-        }
-        Host::Debian => ". /lab/lib-debian.sh\nexport DEBIAN_FRONTEND=noninteractive\ncd /root\n",
-    });
-    for (page, text) in pages {
-        let _ = writeln!(script, "echo '== {page}'");
-        for block in blocks(text) {
-            let runs = match block.mark {
-                Some(Mark::Run) => true,
-                Some(Mark::OnDebian) => host == Host::Debian,
-                Some(Mark::Not) | None => false,
-            };
-            if runs {
-                put(&mut script, page, &block);
+/// Where pages show what was not printed. What was not run on this host does not count.
+fn differences(pages: &[Page], results: &Path) -> Vec<String> {
+    let mut all = Vec::new();
+    for page in pages {
+        let mut commands = None;
+        for block in &page.blocks {
+            match (&block.role, commands) {
+                (Role::Commands(run), _) => commands = (*run != Run::Nowhere).then_some(block),
+                (Role::Output(classes), Some(of)) => {
+                    let place = script::place(&page.name, of);
+                    let Ok(printed) = std::fs::read_to_string(results.join(place)) else {
+                        continue;
+                    };
+                    let printed = script::without_commands(&printed, of);
+                    if let Some(what) = output::difference(&block.text, &printed, classes) {
+                        all.push(format!("docs/{}:{}: {what}", page.name, block.line));
+                    }
+                }
+                _ => {}
             }
         }
     }
-    script
-}
-
-fn put(script: &mut String, page: &str, block: &Block) {
-    let mut text = block.text.clone();
-    for (there, here) in ELSEWHERE {
-        text = text.replace(there, here);
-    }
-    if block.hidden {
-        let _ = writeln!(script, "{text}");
-        return;
-    }
-    let place = format!("{page}:{}", block.line);
-    for line in text.lines() {
-        let _ = writeln!(script, "cat <<'BOOK'\n$ {line}\nBOOK");
-    }
-    // What a block prints is the transcript.
-    let _ = write!(
-        script,
-        "cat >/tmp/block <<'BOOK'\nset -e\n{text}BOOK\n\
-         start=$(now)\ncheck '{place}' sh /tmp/block\n\
-         echo \"$lab_output\"\necho \"-- $(seconds_since \"$start\") s\"\n"
-    );
-}
-
-fn try_it(host: Host, suite: Option<String>) -> Result<ExitCode> {
-    let found = findings()?;
-    ensure!(found.is_empty(), "the book has findings: {}", found.join("; "));
-    let names = match host {
-        Host::Small => pages()?,
-        Host::Debian => vec![FIRST.to_owned()],
-    };
-    let mut texts = Vec::new();
-    for name in names {
-        let text = std::fs::read_to_string(docs().join(&name)).with_context(|| name.clone())?;
-        texts.push((name, text));
-    }
-    let folder = lab::target_directory()?.join("book-scenarios");
-    std::fs::create_dir_all(&folder)?;
-    let (name, verb) = match host {
-        Host::Small => ("book.sh", "run"),
-        Host::Debian => ("debian-book.sh", "debian"),
-    };
-    let path = folder.join(name);
-    std::fs::write(&path, script(&texts, host))?;
-    let status = run(verb, &path, suite)?;
-    Ok(if status { ExitCode::SUCCESS } else { ExitCode::FAILURE })
-}
-
-fn run(verb: &str, path: &Path, suite: Option<String>) -> Result<bool> {
-    let this = std::env::current_exe()?;
-    let mut command = Command::new(this);
-    command.args(["lab", verb, "--dom0-mem", "1536", "--timeout", "1800"]);
-    match (verb, suite) {
-        ("debian", Some(suite)) => drop(command.args(["--suite", &suite])),
-        (_, None) => {}
-        (verb, Some(_)) => bail!("{verb} has no suites"),
-    }
-    Ok(command.arg(path).status()?.success())
+    all
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    const PAGE: &str = "\
-# A page
-<!-- run -->
-```sh
-xy list
-```
-<!-- lab
-cp a b
--->
-<!-- not run: it needs a network -->
-```sh
-curl x
-```
-```text
-no command
-```
-<!-- run on debian -->
-```sh
-apt install x
-```
-```sh
-xy forgotten
-```
-";
 
     #[test]
     fn the_book_has_no_findings() {
@@ -292,30 +239,19 @@ xy forgotten
     }
 
     #[test]
-    fn blocks_have_the_mark_before_them() {
-        let found: Vec<_> =
-            blocks(PAGE).into_iter().map(|it| (it.line, it.mark, it.hidden)).collect();
+    fn outputs_are_compared_with_what_their_commands_printed() {
+        let text = "<!-- run -->\n```sh\nxy list\n```\n<!-- output, but for: numbers -->\n```text\nweb 1\n```\n";
+        let pages = [Page::new("a.md", text)];
+        let results = tempfile::tempdir().unwrap();
+        let printed = results.path().join("a.md:2");
+        // Not run here.
+        assert_eq!(differences(&pages, results.path()), Vec::<String>::new());
+        std::fs::write(&printed, "$ xy list\nweb 12\n").unwrap();
+        assert_eq!(differences(&pages, results.path()), Vec::<String>::new());
+        std::fs::write(&printed, "$ xy list\nsomething else\n").unwrap();
         assert_eq!(
-            found,
-            [
-                (3, Some(Mark::Run), false),
-                (6, Some(Mark::Run), true),
-                (10, Some(Mark::Not), false),
-                (17, Some(Mark::OnDebian), false),
-                (20, None, false),
-            ]
+            differences(&pages, results.path()),
+            ["docs/a.md:6: 'web NUMBER' was not printed"]
         );
-    }
-
-    #[test]
-    fn a_script_has_what_its_host_runs() {
-        let pages = [("a.md".to_owned(), PAGE.to_owned())];
-        let small = script(&pages, Host::Small);
-        assert!(
-            small.contains("check 'a.md:3' sh /tmp/block") && small.contains("\ncp a b\n"),
-            "{small}"
-        );
-        assert!(!small.contains("curl") && !small.contains("apt"), "{small}");
-        assert!(script(&pages, Host::Debian).contains("apt install x"));
     }
 }

@@ -106,6 +106,15 @@ pub(crate) const ADDITIONS: &[Addition] = &[
         modules: &["nbd"],
     },
     // GRUB as the kernel of guests that boot from their own disks.
+    // A terminal for a program that wants one.
+    Addition {
+        name: "terminal",
+        packages: &["bsdutils"],
+        programs: &["usr/bin/script"],
+        links: &[],
+        folders: &[],
+        modules: &[],
+    },
     Addition {
         name: "grub-xen",
         packages: &["grub-xen-host"],
