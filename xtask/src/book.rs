@@ -36,6 +36,7 @@ cargo xtask book --try     run the commands of all pages in a lab, a page after 
                            print with what the pages show
 cargo xtask book --try --debian [SUITE]   those of getting-started.md and install.md on a Debian host
 
+  --no-build          take the programs as they were built last
   --packages FOLDER   where Xylem's packages for a Debian host are, as for `cargo xtask lab debian`
   --timeout SECONDS   for all of them (default 1800, on a Debian host 3600)
 
@@ -69,11 +70,13 @@ struct Trial {
     suite: Option<String>,
     packages: Option<PathBuf>,
     seconds: Option<u32>,
+    no_build: bool,
 }
 
 impl Trial {
     fn parse(parser: &mut lexopt::Parser) -> Result<Self> {
-        let mut trial = Self { host: Host::Small, suite: None, packages: None, seconds: None };
+        let mut trial =
+            Self { host: Host::Small, suite: None, packages: None, seconds: None, no_build: false };
         while let Some(argument) = parser.next()? {
             match argument {
                 Long("debian") => {
@@ -84,6 +87,7 @@ impl Trial {
                     trial.suite = Some(suite.string()?);
                 }
                 Long("packages") => trial.packages = Some(parser.value()?.into()),
+                Long("no-build") => trial.no_build = true,
                 Long("timeout") => trial.seconds = Some(parser.value()?.parse()?),
                 other => return Err(other.unexpected().into()),
             }
@@ -104,6 +108,9 @@ impl Trial {
         };
         command.args(["lab", verb, "--dom0-mem", "1536", "--timeout"]);
         command.arg(self.seconds.unwrap_or(seconds).to_string());
+        if self.no_build {
+            command.arg("--no-build");
+        }
         if let Some(suite) = &self.suite {
             command.args(["--suite", suite]);
         }

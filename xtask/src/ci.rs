@@ -16,7 +16,8 @@ cargo xtask ci              format, lints, tests, simulation, fuzzing, scenarios
 cargo xtask ci --step NAME  only this step
 cargo xtask ci --list       the steps, and what each takes on two CPUs
 
-Steps that use one CPU run two at a time; the output of such a step is printed when it has ended.";
+Steps that use one CPU run two at a time; the output of such a step is printed when it has ended. Once a minute a line says
+what runs and how far it is. What is left is estimated from what the steps took here before.";
 
 /// Programs and files that the tests need, with the Debian packages they come in.
 const NEEDS: [(&str, &str, &str); 3] = [

@@ -8,8 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use lexopt::prelude::*;
 
-use lab::cargo;
-use lab::{Outcome, Store};
+use lab::{Outcome, Store, cargo, times};
 
 const HELP: &str = "\
 cargo xtask demo          20 VMs on a real Xen in QEMU, by Xylem and then by xl
@@ -20,6 +19,10 @@ cargo xtask demo --sim    1000 VMs on a simulated host, in seconds, without root
   --trace     print the simulation's whole trace
 
 Both draw the timeline of a boot storm, and leave it as a picture in target/.";
+
+/// Names of times that are remembered.
+const PROGRAMS: &str = "demo: programs";
+const HOST: &str = "demo: host";
 
 /// Longest time one of the two boots may take.
 const BOOT_LIMIT: Duration = Duration::from_secs(1200);
@@ -77,10 +80,14 @@ pub(crate) fn simulate(arguments: &[&str]) -> Result<()> {
 
 fn on_real_xen() -> Result<()> {
     let began = Instant::now();
-    println!("== 1 of 4: Xylem's programs (the first build takes about 5 minutes)");
-    lab::build_programs()?;
-    println!("\n== 2 of 4: the emulated host (the first time 90 MB of packages are downloaded)");
-    lab::image(lab::Series::default())?;
+    let expected = |what| times::expected(what, "the first time: about 5 min on two CPUs");
+    println!("== 1 of 4: Xylem's programs {}", expected(PROGRAMS));
+    timed(PROGRAMS, lab::build_programs)?;
+    println!(
+        "\n== 2 of 4: the emulated host {}",
+        times::expected(HOST, "the first time: 90 MB to download")
+    );
+    timed(HOST, || lab::image(lab::Series::default()))?;
     println!(
         "\n== 3 of 4: Xylem on a real Xen, in QEMU's software emulation (times are inflated by it)"
     );
@@ -96,14 +103,26 @@ fn on_real_xen() -> Result<()> {
     Ok(())
 }
 
+/// Does it, and remembers how long that takes here.
+fn timed<T>(what: &str, work: impl FnOnce() -> Result<T>) -> Result<T> {
+    let began = Instant::now();
+    let done = work()?;
+    times::remember(what, began.elapsed().as_secs_f64());
+    Ok(done)
+}
+
 fn boot(name: &str, store: Store) -> Result<Outcome> {
     let mut options = lab::Options::new(name)?;
     options.store = store;
     options.timeout = BOOT_LIMIT;
     options.memory_mib = 4096;
     let scenario = lab::Scenario::find(name)?;
-    println!("   booting (about 10 s; the scenario then takes about a minute)...");
-    let outcome = lab::run(&options, &scenario, &[], &mut |line| println!("   {line}"))?;
+    println!(
+        "   booting {}...",
+        times::expected(name, "about 10 s; the scenario then takes about a minute")
+    );
+    let run = || lab::run(&options, &scenario, &[], &mut |line| println!("   {line}"));
+    let outcome = timed(name, run)?;
     println!(
         "   (dom0 was up after {:.1} s, the host ran for {:.1} s)",
         outcome.boot.as_secs_f32(),

@@ -178,7 +178,7 @@ fn build(release: &Release, name: &str) -> Result<PathBuf> {
         .env("CARGO_ENCODED_RUSTFLAGS", flags.join("\x1f"))
         .env("XYLEM_COMMIT", &release.commit)
         .env("SOURCE_DATE_EPOCH", release.time.to_string());
-    cargo::run(&mut command, "the programs do not build")?;
+    cargo::build_with(&mut command, "the programs do not build")?;
     Ok(target.join(TARGET).join("dist"))
 }
 

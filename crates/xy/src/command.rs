@@ -3,6 +3,8 @@
 //! Names, options and output that scripts may depend on are xl's: xen `tools/xl/xl_cmdtable.c`.
 
 mod completion;
+#[cfg(test)]
+mod docs;
 mod help;
 mod manual;
 mod table;

@@ -1,11 +1,17 @@
 //! Cargo: the one that runs us, in this workspace.
 
+use std::io::{IsTerminal as _, Read, Write as _};
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
-use crate::{target_directory, workspace};
+use crate::cargo_output::{Progress, Said, read};
+use crate::{PROGRESS, target_directory, times, workspace};
+
+/// How often a line says how far a build is, where there is no terminal.
+const LINE_INTERVAL: Duration = Duration::from_secs(15);
 
 /// Cargo in the workspace's folder.
 pub fn cargo() -> Command {
@@ -22,7 +28,7 @@ pub enum Target<'a> {
     Example(&'a str),
 }
 
-/// Builds targets, optimised. Cargo shows what it compiles: the first build takes minutes.
+/// Builds targets, optimised, and shows how far it is: the first build takes minutes.
 ///
 /// The whole workspace is selected, whatever is built of it: a dependency's features are those that the selection wants,
 /// and with other features it, and all that uses it, would be built again.
@@ -41,7 +47,7 @@ pub fn build(targets: &[Target<'_>]) -> Result<()> {
         command.args([kind, name]);
         names.push(*name);
     }
-    run(&mut command, &format!("{} does not build", names.join(", ")))
+    build_with(&mut command, &format!("{} does not build", names.join(", ")))
 }
 
 /// Where a target is once it is built.
@@ -78,4 +84,83 @@ pub fn run(command: &mut Command, failure: &str) -> Result<()> {
         .with_context(|| format!("{} does not start", command.get_program().display()))?;
     ensure!(status.success(), "{failure}");
     Ok(())
+}
+
+/// Runs cargo to the end of what it builds, and shows how far it is: by cargo's own bar on a terminal, by a line now and then
+/// elsewhere. What has to be read, as an error, is passed on at once.
+///
+/// # Errors
+/// `failure`, if it fails.
+pub fn build_with(command: &mut Command, failure: &str) -> Result<()> {
+    if std::io::stderr().is_terminal() {
+        return run(command, failure);
+    }
+    let began = Instant::now();
+    let mut child = command
+        .envs([("CARGO_TERM_PROGRESS_WHEN", "always"), ("CARGO_TERM_PROGRESS_WIDTH", "120")])
+        .stderr(Stdio::piped())
+        .spawn()
+        .with_context(|| format!("{} does not start", command.get_program().display()))?;
+    let output = child.stderr.take().context("cargo has no standard error")?;
+    let progress = watch(output, began)?;
+    ensure!(child.wait()?.success(), "{failure}");
+    if let Some(rate) = progress.rate(began.elapsed()) {
+        times::remember(CRATE, rate);
+    }
+    Ok(())
+}
+
+/// The name of the time that a crate takes.
+const CRATE: &str = "a crate";
+
+/// Passes on what cargo says, until it says no more.
+fn watch(mut output: impl Read, began: Instant) -> Result<Progress> {
+    let earlier = times::earlier(CRATE);
+    let mut progress = Progress::default();
+    let mut told = began;
+    let mut piece = Vec::new();
+    let mut buffer = [0; 4096];
+    loop {
+        let count = output.read(&mut buffer)?;
+        for &byte in &buffer[..count] {
+            if byte != b'\r' && byte != b'\n' {
+                piece.push(byte);
+                continue;
+            }
+            let text = String::from_utf8_lossy(&piece).into_owned();
+            piece.clear();
+            let line = match read(&text) {
+                Said::Built { done, of } => {
+                    progress.built(done, of);
+                    Some(progress.line(began.elapsed(), earlier))
+                }
+                Said::Downloading(what) => Some(format!("downloading {what}")),
+                Said::Status => None,
+                Said::Other(text) => {
+                    pass_on(text);
+                    None
+                }
+            };
+            if let Some(line) = line.filter(|_| told.elapsed() >= LINE_INTERVAL) {
+                told = Instant::now();
+                pass_on(&format!("{PROGRESS}building: {line}"));
+            }
+        }
+        if count == 0 {
+            pass_on_rest(&piece);
+            return Ok(progress);
+        }
+    }
+}
+
+fn pass_on(line: &str) {
+    // A reader that went away is no reason to end a build.
+    let _ = writeln!(std::io::stderr(), "{line}");
+}
+
+fn pass_on_rest(piece: &[u8]) {
+    let text = String::from_utf8_lossy(piece);
+    if let Said::Other(text) = read(&text) {
+        pass_on(text);
+    }
 }

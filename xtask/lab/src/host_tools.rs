@@ -1,9 +1,16 @@
 //! Programs of the machine that the lab needs: found, or installed through apt when we are root.
 
+use std::io::{BufRead as _, BufReader};
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+
+use crate::PROGRESS;
+
+/// How often a line says how far an installation is.
+const LINE_INTERVAL: Duration = Duration::from_secs(10);
 
 /// A program, the Debian package it comes in, and what the lab does with it.
 struct Tool {
@@ -113,17 +120,43 @@ pub fn install(packages: &[&str]) -> Result<()> {
     }
     eprintln!("lab: apt-get install {}", packages.join(" "));
     super::packages::update_lists_if_missing()?;
-    let status = Command::new("apt-get")
-        .args(["install", "-y", "-qq", "--no-install-recommends"])
+    let mut command = Command::new("apt-get");
+    command
+        .args(["install", "-y", "-qq", "--no-install-recommends", "-o", "APT::Status-Fd=1"])
         .args(packages)
         .env("DEBIAN_FRONTEND", "noninteractive")
-        .stdout(std::process::Stdio::null())
-        .status()
-        .context("apt-get does not start")?;
-    if !status.success() {
+        .stdout(Stdio::piped());
+    let mut child = command.spawn().context("apt-get does not start")?;
+    let output = child.stdout.take().context("apt-get has no output")?;
+    let mut told = Instant::now();
+    for line in BufReader::new(output).split(b'\n') {
+        let line = line?;
+        let line = String::from_utf8_lossy(&line);
+        if let Some((percent, what)) = apt_status(&line)
+            && told.elapsed() >= LINE_INTERVAL
+        {
+            told = Instant::now();
+            eprintln!("{PROGRESS}installing: {percent} %, {what}");
+        }
+    }
+    if !child.wait()?.success() {
         bail!("apt-get install {} failed", packages.join(" "));
     }
     Ok(())
+}
+
+/// How far apt is and at what, from a line that it writes for programs: `dlstatus:3:42.5:Retrieving file 3 of 9`.
+fn apt_status(line: &str) -> Option<(&str, &str)> {
+    let mut fields = line.splitn(4, ':');
+    let doing = match fields.next()? {
+        "dlstatus" => "downloading",
+        "pmstatus" => "",
+        _ => return None,
+    };
+    let package = fields.next()?;
+    let percent = fields.next()?.split('.').next()?;
+    // A package's name says more than what dpkg does with it.
+    Some((percent, if doing.is_empty() { package } else { doing }))
 }
 
 /// Runs a tool to its end, with nothing to read.
@@ -133,7 +166,7 @@ pub fn install(packages: &[&str]) -> Result<()> {
 pub(crate) fn run(command: &mut Command, purpose: &str) -> Result<()> {
     let program = command.get_program().to_string_lossy().into_owned();
     let output = command
-        .stdin(std::process::Stdio::null())
+        .stdin(Stdio::null())
         .output()
         .with_context(|| format!("{program} does not start"))?;
     if !output.status.success() {
@@ -146,4 +179,24 @@ pub(crate) fn run(command: &mut Command, purpose: &str) -> Result<()> {
 pub(crate) fn is_root() -> bool {
     use std::os::unix::fs::MetadataExt;
     std::fs::metadata(Path::new("/proc/self")).is_ok_and(|metadata| metadata.uid() == 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn apts_lines_for_programs_say_how_far_it_is() {
+        for (line, found) in [
+            ("dlstatus:3:42.5:Retrieving file 3 of 9", Some(("42", "downloading"))),
+            (
+                "pmstatus:qemu-utils:71.1538:Unpacking qemu-utils (amd64)",
+                Some(("71", "qemu-utils")),
+            ),
+            ("Selecting previously unselected package", None),
+            ("pmstatus:dpkg-exec", None),
+        ] {
+            assert_eq!(apt_status(line), found, "{line}");
+        }
+    }
 }

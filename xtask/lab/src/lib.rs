@@ -8,6 +8,7 @@
 
 mod addition;
 pub mod cargo;
+mod cargo_output;
 pub mod command;
 mod console;
 mod cpio;
@@ -24,6 +25,7 @@ pub mod pair;
 mod progress;
 mod recipe;
 mod session;
+pub mod times;
 
 pub use cpio::content as archived;
 pub use host_tools::{install, require_all as require_tools};
@@ -38,6 +40,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+
+/// What a line begins with that says how far something is: where there is no terminal, one now and then.
+pub const PROGRESS: &str = "   ... ";
 
 /// The xenstore server that dom0 runs.
 #[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]

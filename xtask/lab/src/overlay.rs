@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, bail};
 
 use super::cpio::Archive;
 use super::image::Image;
@@ -154,7 +154,7 @@ pub fn build_programs() -> Result<()> {
     for (package, _, _) in of(Linkage::Static) {
         command.args(["--package", package]);
     }
-    cargo::run(&mut command, "the programs for dom0 do not build")
+    cargo::build_with(&mut command, "the programs for dom0 do not build")
 }
 
 /// Builds an example program; dom0 finds it in `/root`.
@@ -210,12 +210,8 @@ pub(crate) fn unikernel(build: Build, which: Unikernel) -> Result<Option<PathBuf
             cargo.args(["build", "--release"]).args(features);
             cargo
         };
-        let status = command
-            .current_dir(&folder)
-            .env("CARGO_TARGET_DIR", &target)
-            .status()
-            .context("the build of guest/ does not start")?;
-        ensure!(status.success(), "guest/ does not build");
+        command.current_dir(&folder).env("CARGO_TARGET_DIR", &target);
+        cargo::build_with(&mut command, "guest/ does not build")?;
     }
     let places = ["release/unikernel", "x86_64-unknown-linux-gnu/release/unikernel"];
     match places.iter().map(|place| target.join(place)).find(|path| path.is_file()) {

@@ -6,6 +6,8 @@ use std::time::{Duration, Instant};
 
 use indicatif::{HumanBytes, ProgressBar, ProgressStyle};
 
+use crate::PROGRESS;
+
 /// How often the folder is measured.
 const TICK: Duration = Duration::from_millis(200);
 /// How often a line is printed where there is no terminal.
@@ -33,7 +35,7 @@ fn show(folder: &Path, bytes: u64, has_ended: &AtomicBool) {
         bar.set_position(done);
         if bar.is_hidden() && printed.elapsed() >= LINE_INTERVAL {
             printed = Instant::now();
-            eprintln!("lab: {} of {}", HumanBytes(done), HumanBytes(bytes));
+            eprintln!("{PROGRESS}downloading: {} of {}", HumanBytes(done), HumanBytes(bytes));
         }
     }
     bar.finish_and_clear();

@@ -2,12 +2,14 @@
 
 use std::fs::File;
 use std::io::{Read as _, Seek as _};
+use std::os::unix::fs::FileExt as _;
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
 use super::steps::{Load, Step};
+use lab::times;
 
 /// CPUs that steps keep busy at a time.
 const CPUS: usize = 2;
@@ -18,7 +20,10 @@ const BESIDE: &str = "10";
 /// How often the running steps are polled.
 const TICK: Duration = Duration::from_millis(100);
 
-/// A step that takes this many times what it typically takes, and [`SLACK`] more, hangs.
+/// How often a line says what runs.
+const LINE_INTERVAL: Duration = Duration::from_secs(60);
+
+/// A step that takes this many times what it typically takes, or took here before, and [`SLACK`] more, hangs.
 const TIMES_TYPICAL: u32 = 4;
 const SLACK: Duration = Duration::from_secs(5 * 60);
 
@@ -51,9 +56,10 @@ pub(super) fn run(steps: &[Step]) -> Result<ExitCode> {
     let mut states = vec![State::Waiting; steps.len()];
     let mut took = vec![Duration::ZERO; steps.len()];
     let mut running: Vec<Running> = Vec::new();
+    let mut told = Instant::now();
     loop {
         while let Some(index) = next(steps, &states) {
-            announce(steps, &states, index);
+            announce(steps, &states, &running, index);
             running.push(start(index, &steps[index])?);
             states[index] = State::Running;
         }
@@ -61,6 +67,10 @@ pub(super) fn run(steps: &[Step]) -> Result<ExitCode> {
             break;
         }
         std::thread::sleep(TICK);
+        if told.elapsed() >= LINE_INTERVAL {
+            told = Instant::now();
+            println!("ci: {}", what_runs(steps, &running, seconds_left(steps, &states, &running)));
+        }
         let mut still = Vec::new();
         let mut has_printed = false;
         for mut step in running {
@@ -78,6 +88,9 @@ pub(super) fn run(steps: &[Step]) -> Result<ExitCode> {
             };
             took[step.index] = step.started.elapsed();
             states[step.index] = if passed { State::Passed } else { State::Failed };
+            if passed {
+                times::remember(&time_name(steps[step.index].name), took[step.index].as_secs_f64());
+            }
             print_output(&step, &steps[step.index])?;
             has_printed = true;
         }
@@ -131,24 +144,68 @@ fn next(steps: &[Step], states: &[State]) -> Option<usize> {
     })
 }
 
-/// Minutes that the steps which have not ended typically take.
-fn minutes_left(steps: &[Step], states: &[State]) -> u32 {
-    let seconds = steps.iter().zip(states).map(|(step, state)| match (state, step.load) {
-        (State::Passed | State::Failed, _) => 0,
-        (_, Load::OneCpu | Load::Lab) => step.typical_seconds / 2,
-        (_, Load::Machine) => step.typical_seconds,
-    });
-    seconds.sum::<u32>().div_ceil(60)
+/// Under which what a step took is remembered.
+fn time_name(step: &str) -> String {
+    format!("ci: {step}")
 }
 
-fn announce(steps: &[Step], states: &[State], index: usize) {
+/// What a step takes here: as it did before, or typically.
+fn expected_seconds(step: &Step) -> f64 {
+    times::earlier(&time_name(step.name)).unwrap_or_else(|| step.typical_seconds.into())
+}
+
+/// Seconds until all steps have ended, if each takes what it did before. A step that runs has done a part of its work.
+fn seconds_left(steps: &[Step], states: &[State], running: &[Running]) -> f64 {
+    let seconds = steps.iter().zip(states).enumerate().map(|(index, (step, state))| {
+        let began = running.iter().find(|it| it.index == index).map(|it| it.started.elapsed());
+        let left = match state {
+            State::Passed | State::Failed => 0.0,
+            State::Waiting => expected_seconds(step),
+            State::Running => {
+                (expected_seconds(step) - began.unwrap_or_default().as_secs_f64()).max(0.0)
+            }
+        };
+        match step.load {
+            Load::OneCpu | Load::Lab => left / 2.0,
+            Load::Machine => left,
+        }
+    });
+    seconds.sum()
+}
+
+fn announce(steps: &[Step], states: &[State], running: &[Running], index: usize) {
     let number = states.iter().filter(|state| **state != State::Waiting).count() + 1;
     println!(
-        "\n==== {} ({number} of {}, typically {} min left)",
+        "\n==== {} ({number} of {}, about {} left)",
         steps[index].name,
         steps.len(),
-        minutes_left(steps, states)
+        spoken_left(seconds_left(steps, states, running))
     );
+}
+
+fn spoken_left(seconds: f64) -> String {
+    times::spoken(Duration::from_secs_f64(seconds))
+}
+
+/// One line: the steps that run, for how long, and how far they say they are.
+fn what_runs(steps: &[Step], running: &[Running], seconds_left: f64) -> String {
+    let steps = running.iter().map(|step| {
+        let progress = step.output.as_ref().and_then(|file| last_progress(file));
+        let progress = progress.map_or(String::new(), |line| format!(", {line}"));
+        format!("{} ({}{progress})", steps[step.index].name, times::spoken(step.started.elapsed()))
+    });
+    let steps: Vec<_> = steps.collect();
+    format!("{}; about {} left in all", steps.join(", "), spoken_left(seconds_left))
+}
+
+/// The last line in which a step said how far it is, if it has said nothing else since.
+fn last_progress(output: &File) -> Option<String> {
+    // Where the step writes next must not move.
+    let length = output.metadata().ok()?.len();
+    let mut end = vec![0; usize::try_from(length.min(1024)).ok()?];
+    output.read_exact_at(&mut end, length - length.min(1024)).ok()?;
+    let text = String::from_utf8_lossy(&end).into_owned();
+    text.lines().last()?.strip_prefix(lab::PROGRESS).map(str::to_owned)
 }
 
 fn start(index: usize, step: &Step) -> Result<Running> {
@@ -175,7 +232,8 @@ fn start(index: usize, step: &Step) -> Result<Running> {
 }
 
 fn is_overdue(step: &Running, of: &Step, began: Instant) -> bool {
-    let typical = Duration::from_secs(of.typical_seconds.into());
+    // A slow machine took longer before, and will again.
+    let typical = Duration::from_secs_f64(expected_seconds(of).max(of.typical_seconds.into()));
     step.started.elapsed() > typical * TIMES_TYPICAL + SLACK || began.elapsed() > LONGEST
 }
 
@@ -215,12 +273,16 @@ fn print_output(step: &Running, of: &Step) -> Result<()> {
     file.read_to_end(&mut text)?;
     let text = String::from_utf8_lossy(&text);
     println!("\n---- {} ({:.0} s)", of.name, step.started.elapsed().as_secs_f32());
-    print!("{text}");
+    // How far it was is no news any more.
+    let lines = text.lines().filter(|line| !line.starts_with(lab::PROGRESS));
+    lines.for_each(|line| println!("{line}"));
     Ok(())
 }
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write as _;
+
     use super::*;
 
     const STEPS: &[Step] = &[
@@ -293,7 +355,25 @@ mod tests {
 
     #[test]
     fn what_is_left_counts_pairs_of_one_cpu_once() {
-        assert_eq!(minutes_left(STEPS, &[State::Waiting; 6]), 2);
-        assert_eq!(minutes_left(STEPS, &[State::Passed; 6]), 0);
+        // Nothing of these names was ever remembered: five of 10 s on one CPU each, and one of 60 s.
+        assert!((seconds_left(STEPS, &[State::Waiting; 6], &[]) - 85.0).abs() < 0.1);
+        assert!(seconds_left(STEPS, &[State::Passed; 6], &[]).abs() < 0.1);
+    }
+
+    #[test]
+    fn a_line_says_what_runs_and_how_far_that_is() {
+        let mut output = tempfile::tempfile().unwrap();
+        let child = Command::new("true").spawn().unwrap();
+        writeln!(output, "text\n{}building: 3 of 9 crates", lab::PROGRESS).unwrap();
+        let file = output.try_clone().unwrap();
+        let mut running =
+            vec![Running { index: 0, child, started: Instant::now(), output: Some(file) }];
+        assert_eq!(
+            what_runs(STEPS, &running, 600.0),
+            "build (0 s, building: 3 of 9 crates); about 10 min left in all"
+        );
+        writeln!(output, "its tests run").unwrap();
+        assert_eq!(what_runs(STEPS, &running, 60.0), "build (0 s); about 60 s left in all");
+        running[0].child.wait().unwrap();
     }
 }

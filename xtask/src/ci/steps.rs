@@ -58,7 +58,7 @@ pub(super) const STEPS: &[Step] = &[
     step(PROGRAMS, Load::OneCpu, 500, programs),
     step("lints", Load::OneCpu, 200, lints),
     step("tests", Load::OneCpu, 480, || {
-        run_cargo(&["test", "--workspace", "--quiet", "--no-fail-fast"])
+        run_cargo(&["test", "--workspace", "--no-fail-fast", "--", "--quiet"])
     }),
     built("lab: Xylem's store", Load::Lab, 600, || scenarios::run(scenarios::ON_XYLEM)),
     built("lab: from Xen's store", Load::Lab, 120, || scenarios::run(scenarios::ON_C)),
@@ -142,8 +142,8 @@ fn programs() -> Result<()> {
 }
 
 fn lints() -> Result<()> {
-    run_cargo(&["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"])?;
-    run_cargo_in("guest", &["clippy", "--release", "--quiet", "--", "-D", "warnings"])
+    run_cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"])?;
+    run_cargo_in("guest", &["clippy", "--release", "--", "-D", "warnings"])
 }
 
 fn simulation_seeds() -> Result<()> {
@@ -176,5 +176,5 @@ fn run_cargo_in(folder: &str, arguments: &[&str]) -> Result<()> {
     if folder != "." {
         command.env("CARGO_TARGET_DIR", lab::target_directory()?.join("guest"));
     }
-    cargo::run(&mut command, &format!("cargo {} failed", arguments.join(" ")))
+    cargo::build_with(&mut command, &format!("cargo {} failed", arguments.join(" ")))
 }
