@@ -190,7 +190,7 @@ fn spoken_left(seconds: f64) -> String {
 /// One line: the steps that run, for how long, and how far they say they are.
 fn what_runs(steps: &[Step], running: &[Running], seconds_left: f64) -> String {
     let steps = running.iter().map(|step| {
-        let progress = step.output.as_ref().and_then(|file| last_progress(file));
+        let progress = step.output.as_ref().and_then(last_progress);
         let progress = progress.map_or(String::new(), |line| format!(", {line}"));
         format!("{} ({}{progress})", steps[step.index].name, times::spoken(step.started.elapsed()))
     });
