@@ -32,14 +32,13 @@ show() {
 # the one that the page is about, $console_says has what it says instead.
 in_terminal() {
     block_began=$(now)
-    rm -f /tmp/keys
+    rm -f /tmp/keys /tmp/left
     mkfifo /tmp/keys
-    script -q -f -c "sh /tmp/block" /tmp/typescript </tmp/keys >/dev/null 2>&1 &
-    terminal=$!
+    { script -q -f -c "sh /tmp/block" /tmp/typescript && touch /tmp/left; } </tmp/keys >/dev/null 2>&1 &
     exec 9>/tmp/keys
     check "$1" wait_for "grep -q -- '${console_says:-$2}' /tmp/typescript" 1500
     printf '\035' >&9
-    check "$1: Ctrl-] leaves it" wait_for "! kill -0 $terminal" 30
+    check "$1: Ctrl-] leaves it" wait_for "[ -e /tmp/left ]" 30
     exec 9>&-
     lab_output=$(tr -d '\r' </tmp/typescript | grep -a -v '^Script \(started\|done\) ' | shorter)
     show "$1"

@@ -21,8 +21,9 @@ echo "vm-create took $(seconds_since "$start") s"
 check "its kernel is Debian's" console_wait web1 "Linux version 6.*-cloud-amd64" 300
 check "one logs in by key" wait_for "on_guest true" 900
 echo "reached after $(seconds_since "$start") s"
-check "cloud-init ends without an error" on_guest cloud-init status --wait
+check "cloud-init ends without an error" on_guest cloud-init status --wait || on_guest sudo grep -A 20 -E 'WARNING|Traceback' /var/log/cloud-init.log
 echo "$lab_output"
+on_guest sudo cat /var/log/cloud-init.log >/results/cloud-init.log
 check "by the data source that vm-create feeds" sh -c 'echo "$1" | grep -q DataSourceNoCloud' - "$(on_guest cloud-init query subplatform; on_guest cat /run/cloud-init/result.json)"
 check "it has its name" [ "$(on_guest hostname)" = web1 ]
 check "its root file system has grown" sh -c 'test "$1" -gt 1300000' - "$(on_guest df --output=size / | tail -1)"

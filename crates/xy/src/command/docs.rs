@@ -35,7 +35,7 @@ fn fault(named: &str) -> Option<String> {
     let end = until.iter().filter_map(|mark| named.find(mark)).min().unwrap_or(named.len());
     let mut words =
         named[..end].split_whitespace().skip(1).skip_while(|word| word.starts_with('-'));
-    let Some(verb) = words.next() else { return None };
+    let verb = words.next()?;
     if matches!(verb, "help" | "xl") {
         return None;
     }
