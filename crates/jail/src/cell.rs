@@ -3,16 +3,18 @@
 
 use std::fs::{self, DirBuilder, File};
 use std::io;
+use std::os::fd::AsFd as _;
 use std::os::unix::fs::{DirBuilderExt as _, FileTypeExt as _, MetadataExt as _, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{AtFlags, CWD, FileType, Gid, Mode, Uid, chownat, mknodat};
 use rustix::mount::{
     MountFlags, MountPropagationFlags, mount, mount_bind, mount_change, mount_move, mount_remount,
 };
 use rustix::process::{
-    Resource, Rlimit, Signal, chroot, set_parent_process_death_signal, setrlimit, umask,
+    Resource, Rlimit, Signal, chroot, getppid, set_parent_process_death_signal, setrlimit, umask,
 };
 use rustix::thread::{set_thread_gid, set_thread_groups, set_thread_uid};
 use xen_linux::Namespaces;
@@ -82,16 +84,42 @@ impl Cell {
     }
 }
 
-/// Starts a command in namespaces of its own, as their first process: what it starts ends with it.
-pub(crate) fn run_inside(mut inside: Command) -> io::Result<ExitStatus> {
+/// Ends this process with the one that started it, whose id this is.
+pub(crate) fn end_with(parent: u32) -> io::Result<()> {
     set_parent_process_death_signal(Some(Signal::KILL))?;
+    // No signal comes of one that ended before.
+    let now = getppid().map(|it| it.as_raw_nonzero().get().unsigned_abs());
+    if now == Some(parent) { Ok(()) } else { Err(parent_ended()) }
+}
+
+/// The same for the first process of a namespace, where no process outside has an id: its standard input is a pipe whose
+/// other end only its parent has.
+fn end_with_parent() -> io::Result<()> {
+    set_parent_process_death_signal(Some(Signal::KILL))?;
+    let input = io::stdin();
+    let input = input.as_fd();
+    let mut polled = [PollFd::new(&input, PollFlags::empty())];
+    poll(&mut polled, Some(&Timespec::default()))?;
+    if polled[0].revents().is_empty() { Ok(()) } else { Err(parent_ended()) }
+}
+
+fn parent_ended() -> io::Error {
+    io::Error::other("what started it has ended")
+}
+
+/// Starts a command in namespaces of its own, as their first process: what it starts ends with it, and it ends with this
+/// process.
+pub(crate) fn run_inside(mut inside: Command) -> io::Result<ExitStatus> {
     xen_linux::unshare(Namespaces { ipc: true, mount: true, network: true, pid: true, uts: true })?;
-    inside.spawn()?.wait()
+    let (watched, _held) = io::pipe()?;
+    inside.stdin(watched).spawn()?.wait()
 }
 
 /// Makes the cell this process's world, and its user this process's. The program itself is `program`.
 pub(crate) fn enter(cell: &Cell, program: &Path) -> Result<(), String> {
     let told = |what: &'static str| move |error: io::Error| format!("{what}: {error}");
+    let ends_with_parent = || end_with_parent().map_err(told("cannot end with its parent"));
+    ends_with_parent()?;
     build(cell, program).map_err(told("cannot make its folders"))?;
     limit().map_err(|error| told("cannot limit resources")(error.into()))?;
     let user = || {
@@ -100,9 +128,8 @@ pub(crate) fn enter(cell: &Cell, program: &Path) -> Result<(), String> {
         set_thread_uid(Uid::from_raw(cell.user))
     };
     user().map_err(|error| told("cannot become its user")(error.into()))?;
-    // A change of the user forgets it.
-    set_parent_process_death_signal(Some(Signal::KILL))
-        .map_err(|error| told("cannot end with its parent")(error.into()))
+    // A change of the user forgets the signal.
+    ends_with_parent()
 }
 
 fn limit() -> rustix::io::Result<()> {

@@ -18,7 +18,7 @@ mod rights;
 use std::ffi::OsString;
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::Path;
-use std::process::{Command, ExitCode, ExitStatus};
+use std::process::{Command, ExitCode, ExitStatus, Stdio};
 
 pub use cell::{Cell, DISK as CELL_DISK, FOLDER as CELL_FOLDER};
 pub use group::Groups;
@@ -78,14 +78,15 @@ impl Jail {
     }
 
     /// A command that starts `program` in a cell, with its own exit status, or 128 and the number of the signal that
-    /// ended it. Killed, it takes all with it that the program started. `name` is as for `command`.
+    /// ended it, and without input. It ends with the thread of this process that starts it, and takes all with it that the
+    /// program started. `name` is as for `command`.
     #[must_use]
     pub fn cell_command(&self, cell: &Cell, name: &str, program: &str) -> Command {
         let mut command = Command::new("/proc/self/exe");
         let group = self.groups.as_ref().map_or(NO_GROUP.to_owned(), |it| it.path(name));
         command
             .arg0("xylem-jail")
-            .args([WORD, CELL, &group])
+            .args([WORD, CELL, &std::process::id().to_string(), &group])
             .args(cell.words())
             .args([END, program]);
         command
@@ -127,27 +128,33 @@ fn cell_of(words: &[OsString]) -> Option<ExitCode> {
     }
     let told = match parse_cell(rest) {
         None => format!("{WORD} is for this daemon's own use"),
-        Some((_, cell, program, rest)) if is_inside => become_inmate(&cell, &program, rest),
-        Some((group, ..)) => {
-            join_group(&group);
-            let mut inside = Command::new("/proc/self/exe");
-            inside.arg0("xylem-jail").args([WORD, IN_CELL]).args(rest);
-            match cell::run_inside(inside) {
-                Ok(status) => return Some(status_of(status)),
-                Err(error) => format!("cannot have processes of its own: {error}"),
-            }
-        }
+        Some(parsed) if is_inside => become_inmate(&parsed),
+        Some(parsed) => match begin_cell(&parsed, rest) {
+            Ok(status) => return Some(status_of(status)),
+            Err(error) => error,
+        },
     };
     eprintln!("xylem-jail: {told}");
     Some(ExitCode::from(NOT_STARTED))
 }
 
+fn begin_cell(parsed: &ParsedCell<'_>, words: &[OsString]) -> Result<ExitStatus, String> {
+    cell::end_with(parsed.parent)
+        .map_err(|error| format!("cannot end with its parent: {error}"))?;
+    join_group(&parsed.group);
+    let mut inside = Command::new("/proc/self/exe");
+    inside.arg0("xylem-jail").args([WORD, IN_CELL]).args(words);
+    cell::run_inside(inside).map_err(|error| format!("cannot have processes of its own: {error}"))
+}
+
 /// Returns only if that fails.
-fn become_inmate(cell: &Cell, program: &OsString, rest: &[OsString]) -> String {
-    if let Err(error) = confine_inmate(cell, program) {
+fn become_inmate(parsed: &ParsedCell<'_>) -> String {
+    let program = &parsed.program;
+    if let Err(error) = confine_inmate(&parsed.cell, program) {
         return error;
     }
-    let error = Command::new(program).args(rest).exec();
+    // Its input is what this process watches its parent by.
+    let error = Command::new(program).args(parsed.arguments).stdin(Stdio::null()).exec();
     format!("cannot execute {}: {error}", program.display())
 }
 
@@ -164,16 +171,23 @@ fn status_of(status: ExitStatus) -> ExitCode {
     ExitCode::from(code.unwrap_or(NOT_STARTED))
 }
 
-type ParsedCell<'a> = (String, Cell, OsString, &'a [OsString]);
+struct ParsedCell<'a> {
+    /// The process that it ends with.
+    parent: u32,
+    group: String,
+    cell: Cell,
+    program: OsString,
+    arguments: &'a [OsString],
+}
 
 fn parse_cell(words: &[OsString]) -> Option<ParsedCell<'_>> {
     let text = |word: &OsString| word.clone().into_string().ok();
     let (before, program) = words.split_at_checked(words.iter().position(|it| it == END)?)?;
     let mut before = before.iter().map(text).collect::<Option<Vec<_>>>()?.into_iter();
-    let group = before.next()?;
+    let (parent, group) = (before.next()?.parse().ok()?, before.next()?);
     let cell = Cell::parse(before)?;
-    let (program, rest) = program.get(1..)?.split_first()?;
-    Some((group, cell, program.clone(), rest))
+    let (program, arguments) = program.get(1..)?.split_first()?;
+    Some(ParsedCell { parent, group, cell, program: program.clone(), arguments })
 }
 
 type Parsed = (Kind, String, OsString, Vec<OsString>);
