@@ -17,15 +17,6 @@ pub const SECONDS: u64 = 120;
 /// Longest answer. A guest's command line has at most 4096 bytes.
 pub const ANSWER_BYTES_MAX: usize = 64 << 10;
 
-/// Folders of Xen's own programs, in its own build and in distributions; `{}` is Xen's version.
-const FOLDERS: [&str; 5] = [
-    "/usr/lib/xen-{}/bin",
-    "/usr/lib/xen/bin",
-    "/usr/local/lib/xen/bin",
-    "/usr/libexec/xen/bin",
-    "/usr/bin",
-];
-
 /// A bootloader to be run.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct BootloaderRun {
@@ -72,9 +63,7 @@ impl Bootloader {
         if self.program.starts_with('/') {
             return vec![self.program.clone()];
         }
-        let in_folder =
-            |folder: &&str| format!("{}/{}", folder.replace("{}", version), self.program);
-        FOLDERS.iter().map(in_folder).collect()
+        xen::programs::bootloaders(&self.program, version)
     }
 
     /// What it is told: as by libxl, and that nobody is there to choose from a menu.

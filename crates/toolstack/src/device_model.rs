@@ -82,16 +82,6 @@ pub const EMPTY_FOLDER: &str = "/run/xylem/empty";
 /// `docs/UIDS-GIDS.md`). Each domain has its own.
 pub const USER_FIRST: u32 = 1_900_000_000;
 
-/// Where Debian, Xen's own build and others put QEMU for Xen.
-const PROGRAMS: &[&str] = &[
-    "/usr/libexec/xen-qemu-system-i386",
-    "/usr/lib/xen/bin/qemu-system-i386",
-    "/usr/local/lib/xen/bin/qemu-system-i386",
-    "/usr/libexec/xen/bin/qemu-system-i386",
-    "/usr/bin/qemu-system-i386",
-    "/usr/bin/qemu-system-x86_64",
-];
-
 /// By which XenServer's drivers are found.
 const XENSERVER_DEVICE: u16 = 0xc000;
 
@@ -151,7 +141,7 @@ pub fn programs(config: &VmConfig) -> Vec<String> {
     };
     match wanted {
         Some(path) => vec![path.clone()],
-        None => PROGRAMS.iter().map(|&path| path.to_owned()).collect(),
+        None => xen::programs::DEVICE_MODELS.iter().map(|&path| path.to_owned()).collect(),
     }
 }
 

@@ -377,6 +377,8 @@ pub struct LoadedVm {
 pub enum Output {
     Done,
     Images(Images),
+    /// The path of a bootloader.
+    Bootloader(String),
     /// What is wrong, a failure each.
     Checked(Vec<Failure>),
     Attached(OwnLoop),
@@ -441,6 +443,7 @@ impl Output {
             Self::Model(_)
             | Self::Done
             | Self::Images(_)
+            | Self::Bootloader(_)
             | Self::SavedFile(_)
             | Self::Saved(_)
             | Self::Checkpoints(_)

@@ -25,6 +25,7 @@ mod latency;
 mod memory;
 mod migrate;
 mod probe;
+pub mod programs;
 mod vcpu;
 mod xen;
 

@@ -51,6 +51,25 @@ fn a_guest_boots_what_its_bootloader_finds() {
     lab.assert_nothing_left();
 }
 
+/// Which Xen this is was asked only to find the bootloader, whose path depends on it.
+#[test]
+fn it_is_looked_for_once_at_a_start() {
+    let mut lab = lab();
+    let questions = |lab: &Lab| {
+        let machine = lab.host.machine();
+        let calls = machine.get();
+        calls.calls().find(|(name, _)| *name == "xen_version").map_or(0, |(_, count)| count)
+    };
+    let before = questions(&lab);
+    lab.create(&VM.replace("bootloader = 'pygrub'", "kernel = '/kernel'")).unwrap();
+    let without = questions(&lab) - before;
+    assert!(matches!(lab.destroy("one"), Reply::Gone { .. }));
+    let before = questions(&lab);
+    lab.create(VM).unwrap();
+    // Those of one look.
+    assert_eq!(questions(&lab) - before - without, 9);
+}
+
 #[test]
 fn it_is_run_again_at_each_start_of_the_vm() {
     let mut lab = lab();

@@ -23,6 +23,8 @@ use crate::work::{Images, NewDomain};
 pub(crate) struct Facts {
     pub(crate) recorded: bool,
     pub(crate) images: Option<Images>,
+    /// The path of the bootloader that will find them.
+    pub(crate) bootloader: Option<String>,
     /// By `virtual-device`.
     pub(crate) disks: BTreeMap<u32, Attachment>,
     /// Its domain, or the one that is being made or taken down.

@@ -39,20 +39,20 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         )))
     }
 
-    /// The images that it finds on the disk at this path.
+    /// The images that the one at the first path finds on the disk at the second.
     pub(crate) fn run_bootloader(
         &mut self,
         config: &VmConfig,
-        disk: &str,
+        program: String,
+        disk: String,
     ) -> Result<Images, Failure> {
         let bootloader = of(config);
-        let program = self.find_bootloader(config)?;
         let place = format!("{}: {program}", config.origin.at("bootloader"));
         let run = BootloaderRun {
             program,
             arguments: bootloader.arguments(config),
             user: bootloader.user.clone(),
-            disk: disk.to_owned(),
+            disk,
             log: format!("/var/log/xen/bootloader-{}.log", config.name),
             seconds: SECONDS,
         };

@@ -27,7 +27,7 @@ use crate::work::{
 pub enum CreateStep {
     /// Read and check kernel and ramdisk.
     LoadImages,
-    /// Check that the bootloader is there, in place of reading what it finds.
+    /// Find the bootloader, in place of reading what it will find.
     FindBootloader,
     /// Run it on its disk, and read the kernel and ramdisk that it found there.
     RunBootloader,
@@ -66,7 +66,9 @@ pub enum CreateWork {
     },
     RunBootloader {
         config: Arc<VmConfig>,
-        /// The path of its device.
+        /// Its path.
+        program: String,
+        /// The path of the disk's device.
         disk: String,
     },
     CheckFile {
@@ -271,7 +273,8 @@ impl CreateStep {
             Self::LoadImages => CreateWork::LoadImages { config },
             Self::FindBootloader => CreateWork::FindBootloader { config },
             Self::RunBootloader => {
-                CreateWork::RunBootloader { disk: boot_device(&config, facts), config }
+                let program = facts.bootloader.take().expect("planned after it was found");
+                CreateWork::RunBootloader { program, disk: boot_device(&config, facts), config }
             }
             Self::CheckFile => {
                 let (file, disks) = (saved_file(facts.images.as_ref()), facts.disks_from.clone());
@@ -342,6 +345,10 @@ impl CreateStep {
                 let Output::Images(images) = output else { output.misplaced() };
                 facts.images = Some(images);
             }
+            Self::FindBootloader => {
+                let Output::Bootloader(program) = output else { output.misplaced() };
+                facts.bootloader = Some(program);
+            }
             Self::CreateDomain => {
                 let Output::Domain(domain) = output else { output.misplaced() };
                 facts.incarnation.domain = Some(domain.domain);
@@ -366,8 +373,7 @@ impl CreateStep {
                 output.expect_done();
                 facts.made_disks = new_disks(&facts.disks_from).cloned().collect();
             }
-            Self::FindBootloader
-            | Self::CheckFile
+            Self::CheckFile
             | Self::Record
             | Self::WriteEarlyNodes
             | Self::WriteNodes(_)
@@ -416,10 +422,10 @@ impl CreateWork {
         match self {
             Self::LoadImages { config } => return by.load_images(&config).map(Output::Images),
             Self::FindBootloader { config } => {
-                by.find_bootloader(&config)?;
+                return by.find_bootloader(&config).map(Output::Bootloader);
             }
-            Self::RunBootloader { config, disk } => {
-                return by.run_bootloader(&config, &disk).map(Output::Images);
+            Self::RunBootloader { config, program, disk } => {
+                return by.run_bootloader(&config, program, disk).map(Output::Images);
             }
             Self::CheckFile { config, uuid, file, disks } => {
                 by.check_saved(&config, &file)?;

@@ -249,9 +249,7 @@ fn settings(
     let kind = kind.transpose()?;
     if kind.is_some() || !sets(template, &["kernel", "firmware", "bootloader", "type", "builder"]) {
         let info = expect_reply!(session.call(&Request::Info)?, Info);
-        let capabilities = info.0.into_iter().find(|(key, _)| key == "xen_caps");
-        let host = Host::look(&capabilities.unwrap_or_default().1);
-        let boot = host.boot(kind).map_err(Failure::failed)?;
+        let boot = Host::look(&info.0).boot(kind).map_err(Failure::failed)?;
         settings.extend(boot.settings);
         vdev = boot.disk;
     }

@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use xen::programs::{self, DEVICE_MODELS};
+
 /// A kind of guest.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Kind {
@@ -32,19 +34,8 @@ const PV_GRUB: [&str; 3] = [
     "/usr/share/grub/x86_64-xen/grub.elf",
     "/usr/lib/xen/boot/pvgrub64",
 ];
-/// Xen's own boot loader for PV guests. `/usr/bin` has a link to it on Debian.
-const PYGRUB: [&str; 4] = [
-    "/usr/bin/pygrub",
-    "/usr/libexec/xen/bin/pygrub",
-    "/usr/lib/xen/bin/pygrub",
-    "/usr/local/libexec/xen/bin/pygrub",
-];
-const DEVICE_MODELS: [&str; 4] = [
-    "/usr/libexec/xen-qemu-system-i386",
-    "/usr/lib/xen/bin/qemu-system-i386",
-    "/usr/libexec/xen/bin/qemu-system-i386",
-    "/usr/bin/qemu-system-i386",
-];
+/// Xen's own boot loader for PV guests.
+const PYGRUB: &str = "pygrub";
 
 /// What this host has.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
@@ -58,17 +49,18 @@ pub(super) struct Host {
 }
 
 impl Host {
-    /// `capabilities` are Xen's, as `xy info xen_caps` prints them.
-    pub(super) fn look(capabilities: &str) -> Self {
-        let first = |paths: &[&str]| {
-            paths.iter().find(|path| Path::new(path).is_file()).map(|&path| path.to_owned())
-        };
+    /// `info` says of Xen what `xy info` prints.
+    pub(super) fn look(info: &[(String, String)]) -> Self {
+        let word = |key: &str| info.iter().find(|it| it.0 == key).map_or("", |it| &it.1);
+        let is_there = |path: &&str| Path::new(path).is_file();
+        let first = |paths: &[&str]| paths.iter().copied().find(is_there).map(str::to_owned);
+        let version = format!("{}.{}", word("xen_major"), word("xen_minor"));
         Self {
             pvh_grub: first(&PVH_GRUB),
             pv_grub: first(&PV_GRUB),
-            pygrub: first(&PYGRUB).is_some(),
+            pygrub: programs::bootloaders(PYGRUB, &version).iter().any(|it| is_there(&it.as_str())),
             device_model: first(&DEVICE_MODELS).is_some(),
-            hardware: capabilities.split_whitespace().any(|word| word.starts_with("hvm-")),
+            hardware: word("xen_caps").split_whitespace().any(|word| word.starts_with("hvm-")),
         }
     }
 
@@ -91,7 +83,7 @@ impl Host {
         // zstd, which most others are. What a bootloader finds is unpacked by us.
         let pv = if self.pygrub {
             Some(Boot {
-                settings: vec!["type = 'pv'".to_owned(), "bootloader = 'pygrub'".to_owned()],
+                settings: vec!["type = 'pv'".to_owned(), format!("bootloader = '{PYGRUB}'")],
                 disk: "xvda",
             })
         } else {
@@ -109,7 +101,7 @@ impl Host {
                 format!("--type pvh: there is no GRUB for such guests ({}): install grub-xen-host", PVH_GRUB[0])
             }),
             Some(Kind::Pv) => pv.ok_or_else(|| {
-                format!("--type pv: there is neither pygrub ({}) nor GRUB for such guests ({}): install Xen's utilities, or grub-xen-host", PYGRUB[0], PV_GRUB[0])
+                format!("--type pv: there is neither pygrub nor GRUB for such guests ({}): install Xen's utilities, or grub-xen-host", PV_GRUB[0])
             }),
             Some(Kind::Hvm) => emulated.ok_or_else(|| {
                 "--type hvm: there is no QEMU for Xen: install qemu-system-xen (qemu-system-x86 on older Debian)".to_owned()
