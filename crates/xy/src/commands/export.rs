@@ -161,6 +161,7 @@ pub(crate) fn import(session: &mut Session, options: &Options) -> Result<(), Fai
     if full != header.disks.len() {
         return Err(failed(&"its configuration has other disks than the file"));
     }
+    check_sizes(&header, image::max(options)?).map_err(|why| failed(&why))?;
     let sr = image::sr(session, options.value("sr"))?;
     let found = Found { path, file: &file, header: &header, config: &config };
     let mut made = Vec::new();
@@ -170,6 +171,16 @@ pub(crate) fn import(session: &mut Session, options: &Options) -> Result<(), Fai
             let _left = done(session, StorageRequest::VdiDestroy { vdi });
         }
     })
+}
+
+/// A small file may be of large disks, and fill an SR.
+fn check_sizes(header: &Header, max: u64) -> Result<(), String> {
+    match header.disks.iter().map(|disk| disk.bytes).find(|&bytes| bytes > max) {
+        None => Ok(()),
+        Some(bytes) => {
+            Err(format!("has a disk of {bytes} bytes; more than {max} are not taken (--max)"))
+        }
+    }
 }
 
 /// A file whose header has been checked.

@@ -37,8 +37,8 @@ const SUMS: Flag =
     Flag::with_value('\0', "sums", "FILE", "A list of checksums, as sha256sum writes it.");
 const UNVERIFIED: Flag =
     Flag::new('\0', "unverified", "Take it even if nothing says what its checksum is.");
-const MAX: Flag =
-    Flag::with_value('\0', "max", "SIZE", "Refuse an image of a larger disk; 100G by default.");
+pub(super) const MAX: Flag =
+    Flag::with_value('\0', "max", "SIZE", "Refuse a larger disk; 100G by default.");
 
 pub(crate) const COMMANDS: &[Command] = &[
     Command {
@@ -153,7 +153,7 @@ fn pull(session: &mut Session, options: &Options) -> Result<(), Failure> {
     taken
 }
 
-fn max(options: &Options) -> Result<u64, Failure> {
+pub(super) fn max(options: &Options) -> Result<u64, Failure> {
     let size = |text| size(text).ok_or_else(|| not_a_size("image:", text));
     options.value("max").map_or(Ok(BYTES_MAX), size)
 }

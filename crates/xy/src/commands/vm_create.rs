@@ -99,6 +99,7 @@ pub(crate) const COMMANDS: &[Command] = &[
                 "SR",
                 "Where its disks go; not needed if there is one SR.",
             ),
+            image::MAX,
             Flag::new('\0', "keep", "Keep its UUID and MAC addresses, which others could have."),
             Flag::new(
                 '\0',

@@ -5,7 +5,7 @@
 use crate::session::Failure;
 
 /// Keys that name nothing of a host.
-const PLAIN: [&str; 41] = [
+const PLAIN: [&str; 39] = [
     "acpi",
     "apic",
     "boot",
@@ -13,10 +13,8 @@ const PLAIN: [&str; 41] = [
     "cap",
     "cmdline",
     "cpu_weight",
-    "disk",
     "hap",
     "hpet",
-    "keymap",
     "localtime",
     "max_event_channels",
     "max_grant_frames",
@@ -59,6 +57,9 @@ const WITH: [(&str, &[&str]); 4] = [
 const KERNELS: &str = "\"/usr/lib/grub-xen/";
 /// What a network interface may say.
 const OF_VIF: [&str; 8] = ["devid", "bridge", "model", "type", "mac", "ip", "mtu", "rate"];
+
+/// What a disk may say beside its target, which is another one here.
+const OF_DISK: [&str; 4] = ["format", "vdev", "access", "devtype"];
 
 /// A key with its value, or its elements.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -106,7 +107,10 @@ impl Config {
             let known = WITH.iter().find(|(name, _)| name == key);
             let is_taken = match key.as_str() {
                 "kernel" => values.iter().all(|it| it.starts_with(KERNELS) && !it.contains("..")),
+                // QEMU takes a path for one.
+                "keymap" => !values.iter().any(|it| it.contains(['/', '\\'])),
                 "vif" => values.iter().all(|it| is_plain_vif(it)),
+                "disk" => values.iter().all(|it| is_plain_disk(it)),
                 _ if PLAIN.contains(&key.as_str()) => true,
                 _ => known
                     .is_some_and(|(_, good)| values.iter().all(|it| good.contains(&it.as_str()))),
@@ -185,6 +189,22 @@ fn is_plain_vif(value: &str) -> bool {
     })
 }
 
+/// As the daemon writes disks. One without a target is a drive without a medium: any other form of it could name a disk, or a
+/// script, of this host.
+fn is_plain_disk(value: &str) -> bool {
+    let text = unquoted(value);
+    let (before, target) = match text.split_once(",target=") {
+        Some((before, target)) => (before, Some(target)),
+        None => (text.as_str(), None),
+    };
+    let mut parts = before.split(',');
+    let is_empty_drive = before.split(',').any(|part| part == "format=empty");
+    parts.all(|part| {
+        part == "no-discard" || part.split_once('=').is_some_and(|(key, _)| OF_DISK.contains(&key))
+    }) && target.is_none() == is_empty_drive
+        && !text.contains(['\'', '"', '\\'])
+}
+
 fn without_mac(vif: &str) -> String {
     let parts = vif.split(',').filter(|part| !part.starts_with("mac="));
     parts.collect::<Vec<_>>().join(",")
@@ -241,8 +261,16 @@ mod tests {
             "kernel = \"/etc/shadow\"",
             "kernel = \"/usr/lib/grub-xen/../../../etc/shadow\"",
             "serial = \"file:/etc/passwd\"",
+            "keymap = \"/etc/shadow\"",
             "device_model_override = \"/tmp/x\"",
             "vif = [\n  \"bridge=b,script=/tmp/x\",\n]",
+            "disk = [\n  \"/dev/sda,raw,xvdb,w\",\n]",
+            "disk = [\n  \"target=/dev/sda,format=raw,vdev=xvdb\",\n]",
+            "disk = [\n  \"format=raw,vdev=xvdb,access=w\",\n]",
+            "disk = [\n  \"format=raw,vdev=xvdb,script=/tmp/x,target=local:a\",\n]",
+            "disk = [\n  \"format=raw,vdev=xvdb,backend=2,target=local:a\",\n]",
+            "disk = [\n  \"format=empty,vdev=hdd,devtype=cdrom,/etc/shadow\",\n]",
+            "disk = [\n  \"format=empty,vdev=hdd,target=/etc/shadow\",\n]",
         ] {
             let error = checked(&format!("{line}\n")).unwrap_err();
             assert!(error.ends_with("--trust takes it"), "{error}");
