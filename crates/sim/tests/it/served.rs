@@ -5,6 +5,9 @@ use toolstack::layout::{DeviceKind, DeviceRef};
 use toolstack::plan::{CreateStep, Start, Unplug, Wait};
 use toolstack::saved::{AfterSave, FileFormat};
 use toolstack::{Device, Reply, Request, VmState, xlcfg};
+use xen::DomId;
+use xenstore::client::{Batch, Nodes as _};
+use xenstore::{Access, Permission};
 
 use crate::save::save_as;
 use crate::support::Lab;
@@ -47,6 +50,33 @@ fn qemu_starts_when_the_nodes_are_there_and_ends_with_its_domain() {
     assert!(matches!(lab.destroy("one"), Reply::Gone { .. }));
     lab.settle();
     lab.assert_nothing_left();
+}
+
+/// Programs of domain 0 open the pty of a channel. The guest has its folder in the store, and may make it anew.
+#[test]
+fn the_pty_of_a_channel_is_what_domain_0_wrote() {
+    let mut lab = lab();
+    let domid = lab.create(VM).unwrap();
+    lab.settle();
+    let path = format!("/local/domain/{domid}/device/console/1/tty");
+    let tty = |lab: &mut Lab| {
+        let Reply::Devices { devices, .. } = lab.ask(Request::Devices { target: "one".to_owned() })
+        else {
+            panic!("no devices")
+        };
+        devices[1].tty.clone()
+    };
+    let write = |lab: &Lab, value: &str, owner: DomId| {
+        let mut batch = Batch::new();
+        batch.rm(&path);
+        batch.write(&path, value);
+        batch.set_perms(&path, &[Permission::new(Access::None, owner)]);
+        lab.host.connect().run(&batch).unwrap().all_ok().unwrap();
+    };
+    write(&lab, "/dev/pts/7", DomId::DOM0);
+    assert_eq!(tty(&mut lab).as_deref(), Some("/dev/pts/7"));
+    write(&lab, "/dev/sda", domid);
+    assert_eq!(tty(&mut lab), None);
 }
 
 #[test]

@@ -6,10 +6,10 @@ use std::collections::BTreeMap;
 
 use migrate::Rings;
 use xen::{DomId, DomainRef, EvtchnPort, Uuid, XenbusState};
-use xenstore::Error;
 use xenstore::client::{
     Batch, Client, ClientError, Nodes as _, PreparedCommit, Replies, Transport,
 };
+use xenstore::{Error, Permission};
 
 use crate::layout::{
     DeviceKind, DeviceRef, Nodes, PENDING, RECEIVED, RECORDS, Removal, cap_path, incoming_path,
@@ -781,6 +781,13 @@ impl ReadingKeys {
 
 const READING_NODES: usize = 9;
 
+/// Whether the guest could not have written a node of its folder, which it may remove and make anew.
+fn is_domain_0s(replies: &Replies, permissions: Option<usize>) -> bool {
+    let list = permissions.and_then(|place| replies.get(place).ok());
+    let list = list.and_then(|list| Permission::decode_list(list).ok());
+    list.is_some_and(|list| list.first().is_some_and(|first| first.domid == DomId::DOM0))
+}
+
 /// Data of `block-list` and the other lists of devices, in one round trip.
 pub(crate) fn device_readings<T: Transport>(
     store: &mut Client<T>,
@@ -796,11 +803,18 @@ pub(crate) fn device_readings<T: Transport>(
             paths.map(|path| path.map(|path| batch.read(&path)))
         })
         .collect();
+    let owners: Vec<Option<usize>> = devices
+        .iter()
+        .map(|device| {
+            let tty = ReadingKeys::of(device.kind).tty?;
+            Some(batch.get_perms(&format!("{}/{tty}", device.frontend(domid))))
+        })
+        .collect();
     let link = batch.read(&vm_link(domid));
     let replies = store.run(&batch)?;
     check_link(&replies, link, domid, uuid)?;
     let mut readings = Vec::new();
-    for (device, places) in devices.iter().zip(places) {
+    for ((device, places), owner) in devices.iter().zip(places).zip(owners) {
         let mut values: [Option<String>; READING_NODES] = Default::default();
         for (value, place) in values.iter_mut().zip(places) {
             let Some(place) = place else { continue };
@@ -831,7 +845,7 @@ pub(crate) fn device_readings<T: Transport>(
             ring_ref: number(ring_ref),
             rx_ring_ref: number(rx_ring_ref),
             connection,
-            tty,
+            tty: tty.filter(|_| is_domain_0s(&replies, owner)),
             name,
         });
     }
