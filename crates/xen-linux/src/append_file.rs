@@ -65,6 +65,27 @@ impl AppendFile {
         Self::with_file(file, 0).refused(context)
     }
 
+    /// Empties the file at `path` and keeps its space, or creates it.
+    ///
+    /// # Errors
+    /// As for [`create`](Self::create), or if another process has locked it.
+    pub fn reuse(path: &Path) -> Result<Self, HostError> {
+        let context = || format!("cannot use {}", path.display());
+        let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        // What is no file of ours is replaced.
+        let Ok(file) = rustix::fs::open(path, flags, Mode::empty()) else {
+            return Self::create(path);
+        };
+        rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).refused(context)?;
+        let size = rustix::fs::fstat(&file).refused(context)?.st_size;
+        let size = u64::try_from(size).unwrap_or(0) / WINDOW_BYTES * WINDOW_BYTES;
+        allocate(&file, 0, size.max(WINDOW_BYTES)).refused(context)?;
+        let mut opened = Self::with_file(file, 0).refused(context)?;
+        opened.allocated = opened.allocated.max(size);
+        opened.clear();
+        Ok(opened)
+    }
+
     /// Opens the file at `path`, if there is one, to append to it.
     ///
     /// Waits a few seconds for another process that still has it locked: a killed process releases
@@ -141,6 +162,49 @@ impl AppendFile {
         self.length
     }
 
+    /// How many bytes may be appended without more space.
+    #[must_use]
+    pub fn room(&self) -> u64 {
+        self.allocated - HEADER_BYTES - self.length
+    }
+
+    /// Allocates a little more space, if there is not room for as many bytes; false if there is more to do.
+    ///
+    /// # Errors
+    /// ENOSPC or another errno of the file system if there is no space.
+    pub fn make_room(&mut self, bytes: u64) -> Result<bool, HostError> {
+        if self.room() < bytes {
+            allocate(&self.file, self.allocated, WINDOW_BYTES)
+                .refused(|| "cannot extend the file".to_owned())?;
+            self.allocated += WINDOW_BYTES;
+        }
+        Ok(self.room() >= bytes)
+    }
+
+    /// Gives a little space back, if there is room for far more bytes than so many; false if there is not.
+    pub fn give_room_back(&mut self, bytes: u64) -> bool {
+        let shorter = self.allocated - WINDOW_BYTES;
+        let gives = self.room() >= bytes + 2 * WINDOW_BYTES
+            && rustix::fs::ftruncate(&self.file, shorter).is_ok();
+        if gives {
+            self.allocated = shorter;
+        }
+        gives
+    }
+
+    /// Forgets all that was appended, and the header; keeps the space.
+    pub fn clear(&mut self) {
+        self.set_header(&[0; OWN_BYTES]);
+        self.length = 0;
+        self.publish();
+    }
+
+    fn publish(&mut self) {
+        let word = self.header.at(0, 8).cast::<u64>();
+        // SAFETY: inside the mapping and aligned, since a mapping begins at a page.
+        unsafe { AtomicU64::from_ptr(word.as_ptr()) }.store(self.length, Ordering::Release);
+    }
+
     /// All appended bytes.
     ///
     /// # Errors
@@ -189,9 +253,7 @@ impl AppendFile {
             at += part.len() as u64;
         }
         self.length += length;
-        let word = self.header.at(0, 8).cast::<u64>();
-        // SAFETY: inside the mapping and aligned, since a mapping begins at a page.
-        unsafe { AtomicU64::from_ptr(word.as_ptr()) }.store(self.length, Ordering::Release);
+        self.publish();
         Ok(())
     }
 
@@ -467,6 +529,29 @@ mod tests {
             pieces += 1;
         }
         assert_eq!((length(), pieces), (0, 3));
+    }
+
+    #[test]
+    fn a_file_is_used_again_with_its_space() {
+        let place = Place::new("again");
+        let mut file = AppendFile::create(&place.0).unwrap();
+        file.set_header(&[5; 64]);
+        file.append(&vec![7; 1 << 20]).unwrap();
+        let size = || std::fs::metadata(&place.0).unwrap().len();
+        let before = size();
+        assert!(AppendFile::reuse(&place.0).is_err(), "it is locked");
+        drop(file);
+        let mut file = AppendFile::reuse(&place.0).unwrap();
+        assert_eq!((file.length(), file.header(), size()), (0, [0; 64], before));
+        file.append(b"new").unwrap();
+        assert_eq!((file.read_all().unwrap(), size()), (b"new".to_vec(), before));
+        while !file.make_room(2 << 20).unwrap() {}
+        assert!(size() > 2 << 20 && file.room() >= 2 << 20);
+        while file.give_room_back(1 << 20) {}
+        assert!(file.room() >= 1 << 20 && file.room() < (1 << 20) + 3 * WINDOW_BYTES);
+        drop(file);
+        let file = AppendFile::open(&place.0).unwrap().unwrap();
+        assert_eq!(file.read_all().unwrap(), b"new");
     }
 
     #[test]

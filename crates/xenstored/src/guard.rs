@@ -122,6 +122,8 @@ pub(crate) enum Verdict {
     Execute,
     /// Description for the log.
     Refuse(String),
+    /// The store may not grow.
+    NoRoom,
 }
 
 impl Guard {

@@ -7,6 +7,7 @@
 //! piece between turns, and replaces it.
 
 mod frame;
+mod reserve;
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -21,9 +22,10 @@ use xenstore::server::{Checkpoint, Progress, Replay, Server};
 
 use crate::guard::{Guard, Verdict};
 use crate::log::Log;
+use reserve::{Exchanged, MARGIN_BYTES, Reserve, beside, exchange};
 
 /// Minimum size of changes before a journal is rewritten, however small the store is.
-const CHANGES_BYTES_MIN: u64 = 8 << 20;
+const CHANGES_BYTES_MIN: u64 = 2 << 20;
 /// Maximum size of changes, relative to the checkpoint.
 const CHANGES_TIMES: u64 = 2;
 /// Bytes of a checkpoint per turn: a few hundred nodes, in less than a tenth of a millisecond.
@@ -34,7 +36,7 @@ const TAIL_BYTES_MAX: usize = 64 << 20;
 const TAIL_PIECE_BYTES: usize = 128 * 1024;
 /// Bytes of an old journal freed per turn, in about a tenth of a millisecond.
 const FREED_BYTES: u64 = 256 << 10;
-/// Delay after running out of space.
+/// Delay after a journal could not be written.
 const PAUSE: Duration = Duration::from_secs(5);
 
 const MAGIC: &[u8; 8] = b"xyjournl";
@@ -140,6 +142,9 @@ pub(crate) struct Journal {
     is_framed: bool,
     checkpoint_bytes: u64,
     next: Option<Next>,
+    reserve: Reserve,
+    /// The reserve has more to do.
+    reserves: bool,
     /// The previous journal, freed in pieces.
     old: Option<RetiredFile>,
     retry: Option<Instant>,
@@ -156,6 +161,8 @@ impl Journal {
             is_framed: true,
             checkpoint_bytes: 0,
             next: None,
+            reserve: Reserve::default(),
+            reserves: false,
             old: None,
             retry: None,
             piece: Vec::new(),
@@ -271,12 +278,9 @@ impl Journal {
     /// Prepares the takeover by another process: nothing is rewritten or recorded until that
     /// process has failed. Returns the file.
     pub(crate) fn lend(&mut self) -> Option<BorrowedFd<'_>> {
-        if self.next.take().is_some()
-            && let Some(path) = &self.path
-        {
-            // It is written again when the journal is too long.
-            let _gone = std::fs::remove_file(beside(path));
-        }
+        // It is written again when the journal is too long. The other process keeps space from now on.
+        self.next = None;
+        self.reserve = Reserve::default();
         self.file.as_ref().map(AsFd::as_fd)
     }
 
@@ -284,6 +288,7 @@ impl Journal {
     pub(crate) fn end(&mut self) {
         self.next = None;
         self.file = None;
+        self.reserve = Reserve::default();
         if let Some(path) = &self.path {
             for path in [beside(path), path.clone()] {
                 // It may not be there.
@@ -316,8 +321,11 @@ impl Journal {
             false => file.append(records),
         };
         if let Some(Err(error)) = self.file.as_mut().map(append) {
-            self.lose(&format!("{error}"), log);
+            self.ran_out(&error, server, log);
+        } else if self.is_short() && !self.write_again(server, log) {
+            self.retry = Some(Instant::now() + PAUSE);
         }
+        let records = server.recorded();
         if let Some(next) = &mut self.next {
             next.tail.push(records);
             if next.tail.bytes > TAIL_BYTES_MAX {
@@ -332,12 +340,22 @@ impl Journal {
         self.guard.begin_turn(index);
     }
 
-    /// Begins the execution of a request, unless it crashes daemons. `ring` is 0 for sockets.
-    pub(crate) fn begin_request(&mut self, ring: u64, code: u32, payload: &[u8]) -> Verdict {
-        match &mut self.file {
-            Some(file) => self.guard.begin(file, ring, code, payload),
-            None => Verdict::Execute,
+    /// Begins the execution of a request, unless it crashes daemons, or there is no room for what it changes. `ring` is 0 for
+    /// sockets.
+    pub(crate) fn begin_request(
+        &mut self,
+        ring: u64,
+        code: u32,
+        payload: &[u8],
+        log: &mut Log,
+    ) -> Verdict {
+        let (Some(file), Some(path)) = (&mut self.file, &self.path) else {
+            return Verdict::Execute;
+        };
+        if self.reserve.refuses(path, file.room(), code, log) {
+            return Verdict::NoRoom;
         }
+        self.guard.begin(file, ring, code, payload)
     }
 
     pub(crate) fn end_request(&mut self) {
@@ -353,41 +371,42 @@ impl Journal {
             self.write_piece(log);
             return;
         }
+        self.reserves = match (&self.path, &mut self.file) {
+            (Some(path), Some(file)) => self.reserve.work(path, file, log),
+            _ => false,
+        };
         let changes = self.file.as_ref().map(|file| file.length() - self.checkpoint_bytes);
         let is_long = changes.is_some_and(|changes| {
             changes > CHANGES_BYTES_MIN.max(CHANGES_TIMES * self.checkpoint_bytes)
         });
         // One without checksums is replaced soon.
         let is_old = self.file.is_some() && !self.is_framed;
-        let may_try = self.retry.is_none_or(|retry| retry <= Instant::now());
         let is_off = self.file.is_none() && self.path.is_some();
-        if (is_long || is_off || is_old) && may_try {
+        // Without space that is done at once, when nothing else helps.
+        if ((is_long && !self.reserve.is_needed()) || is_off || is_old) && self.may_try() {
             self.start_next(server, log);
         }
     }
 
+    fn may_try(&self) -> bool {
+        self.retry.is_none_or(|retry| retry <= Instant::now())
+    }
+
     /// When [`work`](Self::work) must be called again.
     pub(crate) fn wakeup(&self) -> Option<Duration> {
-        if self.next.is_some() || self.old.is_some() {
+        if self.next.is_some() || self.old.is_some() || self.reserves {
             return Some(Duration::ZERO);
         }
         if self.file.is_some() {
-            return None;
+            return self.reserve.due();
         }
         self.retry.map(|retry| retry.saturating_duration_since(Instant::now()))
     }
 
     fn start_next(&mut self, server: &Server, log: &mut Log) {
         let Some(path) = &self.path else { return };
-        match AppendFile::create(&beside(path)) {
-            Ok(file) => {
-                self.next = Some(Next {
-                    file,
-                    checkpoint: Some(server.checkpoint()),
-                    checkpoint_bytes: 0,
-                    tail: Tail::default(),
-                });
-            }
+        match self.reserve.take(path) {
+            Ok(file) => self.next = Some(Next::of(file, server)),
             Err(error) => self.give_up(&format!("{error}"), log),
         }
     }
@@ -396,38 +415,90 @@ impl Journal {
         let Some(next) = &mut self.next else { return };
         match next.write_piece(&mut self.piece) {
             Ok(Progress::More) => {}
-            Ok(Progress::Done) => self.switch(log),
+            Ok(Progress::Done) => {
+                self.switch(log);
+            }
             Err(error) => self.give_up(&format!("{error}"), log),
         }
     }
 
     /// Replaces the old journal by the new one.
-    fn switch(&mut self, log: &mut Log) {
-        let (Some(path), Some(mut next)) = (&self.path, self.next.take()) else { return };
+    fn switch(&mut self, log: &mut Log) -> bool {
+        let (Some(path), Some(mut next)) = (&self.path, self.next.take()) else { return false };
         next.file.set_header(&header(&self.boot, Validity::Whole, next.checkpoint_bytes));
-        if let Err(error) = std::fs::rename(beside(path), path) {
-            return self.give_up(&format!("cannot rename it: {error}"), log);
-        }
+        let exchanged = match exchange(path) {
+            Ok(exchanged) => exchanged,
+            Err(error) => {
+                self.give_up(&format!("cannot rename it: {error}"), log);
+                return false;
+            }
+        };
         self.guard.write(&mut next.file);
-        if self.retry.take().is_some() {
+        if self.retry.take().is_some() && self.file.is_none() {
             log.note("the store is safe against crashes again");
         }
         self.checkpoint_bytes = next.checkpoint_bytes;
         self.is_framed = true;
-        // Two replacements in quick succession only happen when there is little to free.
-        self.old = self.file.replace(next.file).map(AppendFile::retire);
+        match (self.file.replace(next.file), exchanged) {
+            (Some(old), Exchanged::Swapped) => self.reserve.keep(old),
+            // Two replacements in quick succession only happen when there is little to free.
+            (Some(old), Exchanged::Replaced) => self.old = Some(old.retire()),
+            (None, _) => {}
+        }
+        true
+    }
+
+    /// The journal cannot be extended: the store goes on in the space that is kept.
+    fn ran_out(&mut self, error: &HostError, server: &mut Server, log: &mut Log) {
+        if let Some(path) = &self.path {
+            self.reserve.ran_out(path, error, log);
+        }
+        if !self.write_again(server, log) {
+            self.lose(&format!("{error}"), log);
+        }
+    }
+
+    /// Whether little space is left, of which a journal of the store as it is now would need less.
+    fn is_short(&self) -> bool {
+        self.reserve.is_needed()
+            && self.may_try()
+            && self.file.as_ref().is_some_and(|file| {
+                let changes = file.length() - self.checkpoint_bytes;
+                file.room() < MARGIN_BYTES && changes > MARGIN_BYTES / 2
+            })
+    }
+
+    /// Writes the store as it is now, with what was just changed, to the space that is kept.
+    fn write_again(&mut self, server: &mut Server, log: &mut Log) -> bool {
+        let begun = self.next.take().map(|next| next.file);
+        let Some(file) = begun.or_else(|| self.reserve.take_kept()) else { return false };
+        self.reserve.keep(file);
+        self.start_next(server, log);
+        while let Some(next) = &mut self.next {
+            match next.write_piece(&mut self.piece) {
+                Ok(Progress::More) => {}
+                Ok(Progress::Done) => {
+                    server.clear_recorded();
+                    return self.switch(log);
+                }
+                Err(_) => {
+                    if let Some(next) = self.next.take() {
+                        self.reserve.keep(next.file);
+                    }
+                }
+            }
+        }
+        false
     }
 
     /// A new journal could not be written; the old one, if there is one, is continued.
     fn give_up(&mut self, why: &str, log: &mut Log) {
-        self.next = None;
-        if let Some(path) = &self.path {
-            // It may not exist; if it cannot be removed, the next attempt reports it.
-            let _gone = std::fs::remove_file(beside(path));
-            if self.file.is_none() {
-                // An old one must not be mistaken for the current store.
-                let _gone = std::fs::remove_file(path);
-            }
+        if let Some(next) = self.next.take() {
+            self.reserve.keep(next.file);
+        }
+        if let (Some(path), None) = (&self.path, &self.file) {
+            // An old one must not be mistaken for the current store.
+            let _gone = std::fs::remove_file(path);
         }
         if self.file.is_none() && self.retry.is_none() {
             log.line(&format!("the store will not survive a crash of this daemon: {why}"));
@@ -452,6 +523,11 @@ fn make_folder_of(path: &Path) -> anyhow::Result<()> {
 }
 
 impl Next {
+    fn of(file: AppendFile, server: &Server) -> Self {
+        let checkpoint = Some(server.checkpoint());
+        Self { file, checkpoint, checkpoint_bytes: 0, tail: Tail::default() }
+    }
+
     /// Writes a piece of the checkpoint, or of the changes after it. `Done`: the file is complete.
     fn write_piece(&mut self, piece: &mut Vec<u8>) -> Result<Progress, HostError> {
         if let Some(checkpoint) = &mut self.checkpoint {
@@ -466,10 +542,6 @@ impl Next {
         }
         self.tail.write_some(&mut self.file)
     }
-}
-
-fn beside(path: &Path) -> PathBuf {
-    path.with_extension("new")
 }
 
 fn header(boot: &[u8; BOOT_BYTES], validity: Validity, checkpoint_bytes: u64) -> [u8; 64] {
@@ -577,158 +649,4 @@ fn judge(found: &[u8; 64], boot: &[u8; BOOT_BYTES]) -> Judgement {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::guard;
-    use crate::rings::Rings;
-    use xenstore::server::ConnId;
-    use xenstore::wire::MessageType;
-
-    const BOOT: [u8; BOOT_BYTES] = [b'b'; BOOT_BYTES];
-
-    /// Sends requests of one kind and takes the replies.
-    fn ask(
-        server: &mut Server,
-        rings: &mut Rings,
-        id: ConnId,
-        kind: MessageType,
-        payloads: impl Iterator<Item = String>,
-    ) -> Vec<u8> {
-        let mut bytes = Vec::new();
-        for payload in payloads {
-            xenstore::wire::encode(&mut bytes, kind.code(), 0, 0, &[payload.as_bytes()]);
-        }
-        server.receive(rings, id, &bytes).expect("whole messages");
-        rings.commit(server);
-        let mut replies = Vec::new();
-        while !server.output(id).is_empty() {
-            let piece = server.output(id).to_vec();
-            server.consume(id, piece.len());
-            replies.extend(piece);
-        }
-        replies
-    }
-
-    fn values(server: &mut Server, rings: &mut Rings, id: ConnId) -> Vec<u8> {
-        let paths = (0..NODES).map(|i| format!("/values/{i}\0"));
-        ask(server, rings, id, MessageType::Read, paths)
-    }
-
-    const NODES: usize = 700;
-
-    #[test]
-    fn a_journal_that_is_made_anew_between_turns_has_every_change() {
-        let folder = std::env::temp_dir().join(format!("journal-anew-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).unwrap();
-        let path = folder.join("journal");
-        let mut log = Log::open(None, None).unwrap();
-        let (journal, none) =
-            Journal::open(&path, Start::Continue, Damage::Continue, &mut log).unwrap();
-        assert!(none.is_none());
-        let mut rings = Rings::new(None, journal, log);
-        let mut server = Server::new(xenstore::Quota::default());
-        rings.begin_journal(&mut server);
-        let id = server.connect_socket();
-        let (mut was_behind, mut was_old) = (false, false);
-        let mut turn = 0;
-        // Until one was made while the store was written to.
-        while !was_old {
-            let nodes = (16 * turn..16 * turn + 16).map(|i| i % NODES);
-            let writes = nodes.map(|i| format!("/values/{i}\0{turn:04000}"));
-            ask(&mut server, &mut rings, id, MessageType::Write, writes);
-            rings.work_on_journal(&mut server);
-            let next = rings.journal.next.as_ref();
-            was_behind |= next.is_some_and(|next| next.checkpoint.is_none());
-            was_old = rings.journal.old.is_some();
-            turn += 1;
-        }
-        // The one before it is freed.
-        while rings.work_on_journal(&mut server).is_some() {}
-        assert!(rings.journal.old.is_none());
-        assert!(was_behind, "the changes meanwhile fitted into one piece");
-        let before = values(&mut server, &mut rings, id);
-        assert!(before.len() > 2_000_000);
-        drop(rings);
-        guard::forget_file();
-        let mut log = Log::open(None, None).unwrap();
-        let (journal, server) =
-            Journal::open(&path, Start::Continue, Damage::Continue, &mut log).unwrap();
-        let mut server = server.expect("a store");
-        let mut rings = Rings::new(None, journal, log);
-        let id = server.connect_socket();
-        assert!(before == values(&mut server, &mut rings, id));
-        std::fs::remove_dir_all(&folder).unwrap();
-    }
-
-    #[test]
-    fn a_journal_without_checksums_is_read_and_made_anew_with_them() {
-        let folder = std::env::temp_dir().join(format!("journal-bare-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).unwrap();
-        let path = folder.join("journal");
-        let mut log = Log::open(None, None).unwrap();
-        // As the first release wrote it.
-        let mut rings = Rings::new(None, Journal::none(), Log::open(None, None).unwrap());
-        let mut server = Server::new(xenstore::Quota::default());
-        let id = server.connect_socket();
-        ask(
-            &mut server,
-            &mut rings,
-            id,
-            MessageType::Write,
-            ["/kept\0here".to_owned()].into_iter(),
-        );
-        let (mut checkpoint, mut piece) = (server.checkpoint(), Vec::new());
-        while checkpoint.write(&mut piece, PIECE_BYTES) == Progress::More {}
-        let boot = Journal::without_file(&path).boot;
-        let mut file = AppendFile::create(&path).unwrap();
-        file.append(&piece).unwrap();
-        let mut bare = header(&boot, Validity::Whole, file.length());
-        bare[8..12].copy_from_slice(&RECORD_VERSION.to_le_bytes());
-        bare[CHECKSUM_AT..CHECKSUM_AT + 4].fill(0);
-        file.set_header(&bare);
-        drop(file);
-
-        for is_framed in [false, true] {
-            let opened = Journal::open(&path, Start::Continue, Damage::Refuse, &mut log).unwrap();
-            let (journal, server) = opened;
-            assert_eq!(journal.is_framed, is_framed);
-            let mut server = server.expect("a store");
-            server.start_recording();
-            let mut rings = Rings::new(None, journal, Log::open(None, None).unwrap());
-            let id = server.connect_socket();
-            let read = |server: &mut Server, rings: &mut Rings, path: &str| {
-                let paths = [format!("{path}\0")].into_iter();
-                String::from_utf8_lossy(&ask(server, rings, id, MessageType::Read, paths))
-                    .into_owned()
-            };
-            assert!(read(&mut server, &mut rings, "/kept").ends_with("here"));
-            // A change before it is made anew, and one after.
-            let change = |text: &str| [format!("/change{is_framed}\0{text}")].into_iter();
-            ask(&mut server, &mut rings, id, MessageType::Write, change("before"));
-            while rings.work_on_journal(&mut server).is_some() {}
-            assert!(rings.journal.is_framed);
-            ask(&mut server, &mut rings, id, MessageType::Write, change("after"));
-            if is_framed {
-                assert!(read(&mut server, &mut rings, "/changefalse").ends_with("after"));
-            }
-            drop(rings);
-            guard::forget_file();
-        }
-        std::fs::remove_dir_all(&folder).unwrap();
-    }
-
-    #[test]
-    fn only_a_whole_journal_of_this_boot_and_version_is_continued() {
-        let whole = header(&BOOT, Validity::Whole, 77);
-        assert_eq!(judge(&whole, &BOOT), Judgement::Continue);
-        assert_eq!(checkpoint_bytes(&whole), 77);
-        assert!(matches!(judge(&whole, &[b'c'; BOOT_BYTES]), Judgement::Ignore(_)));
-        let lost = header(&BOOT, Validity::Lost, 0);
-        assert!(matches!(judge(&lost, &BOOT), Judgement::Ignore(_)));
-        for at in [0, 8] {
-            let mut other = whole;
-            other[at] ^= 0x40;
-            assert!(matches!(judge(&other, &BOOT), Judgement::Refuse(_)), "byte {at}");
-        }
-    }
-}
+mod tests;

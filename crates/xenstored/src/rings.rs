@@ -452,8 +452,10 @@ impl Host for Rings {
         code: u32,
         payload: &[u8],
     ) -> Result<(), Error> {
-        match self.journal.begin_request(ring.map_or(0, ConnId::number), code, payload) {
+        let ring = ring.map_or(0, ConnId::number);
+        match self.journal.begin_request(ring, code, payload, &mut self.log) {
             Verdict::Execute => {}
+            Verdict::NoRoom => return Err(Error::ENOSPC),
             Verdict::Refuse(request) => {
                 self.log.line(&format!("refused, as daemons before ended in it: {request}"));
                 return Err(Error::EIO);
