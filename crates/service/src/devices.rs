@@ -98,8 +98,7 @@ impl Service<'_> {
         let (config, uuid) = self.config_and_uuid(target)?;
         let keyboard = xlcfg::parse_keyboard(spec);
         let keyboard = keyboard.map_err(|problem| Failed::Told(format!("vkb: {problem}")))?;
-        let next = u32::try_from(config.served.all_keyboards().len()).unwrap_or(u32::MAX);
-        let device = Device::Keyboard(next, keyboard);
+        let device = Device::Keyboard(config.served.next_keyboard(), keyboard);
         self.plug(&uuid.to_string(), device, Progress::Unwanted)
     }
 

@@ -18,7 +18,7 @@ pub use hvm::{
 };
 pub use served::{
     ChannelConfig, Connection, FolderConfig, KeyboardConfig, ScreenConfig, SecurityModel,
-    ServedDevices,
+    ServedDevices, numbered,
 };
 
 pub use storage::{Access, ImageFormat, Mode};

@@ -149,7 +149,7 @@ fn failure(reply: Reply) -> String {
 }
 
 #[test]
-fn a_keyboard_is_added_to_a_guest_that_has_a_qemu_and_only_the_last_one_goes() {
+fn a_keyboard_is_added_to_a_guest_that_has_a_qemu() {
     let mut lab = lab();
     lab.create(VM).unwrap();
     lab.settle();

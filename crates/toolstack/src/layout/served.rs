@@ -23,7 +23,12 @@ pub fn devices(config: &VmConfig) -> Vec<DeviceRef> {
     // Console 0 is every domain's own.
     of(DeviceKind::Console, 1, served.channels.len())
         .chain(of(DeviceKind::Vfb, 0, usize::from(served.screen.is_some())))
-        .chain(of(DeviceKind::Vkbd, 0, served.all_keyboards().len()))
+        .chain(
+            served
+                .all_keyboards()
+                .into_iter()
+                .map(|(devid, _)| DeviceRef { kind: DeviceKind::Vkbd, devid }),
+        )
         .chain(of(DeviceKind::NinePfs, 0, served.folders.len()))
         .collect()
 }
@@ -37,8 +42,8 @@ pub(super) fn nodes(nodes: &mut Nodes, domid: DomId, config: &VmConfig) {
         screen_nodes(nodes, domid, screen);
         vnc_nodes(nodes, domid, screen.vnc.as_ref());
     }
-    for (keyboard, devid) in served.all_keyboards().iter().zip(0..) {
-        keyboard_nodes(nodes, domid, devid, keyboard);
+    for (devid, keyboard) in &served.all_keyboards() {
+        keyboard_nodes(nodes, domid, *devid, keyboard);
     }
     for (folder, devid) in served.folders.iter().zip(0..) {
         let device = DeviceRef { kind: DeviceKind::NinePfs, devid };

@@ -7,7 +7,7 @@ use super::read::{Node, Result};
 use super::write::{defbool, set};
 use crate::config::{
     ChannelConfig, Connection, FolderConfig, KeyboardConfig, ScreenConfig, SecurityModel,
-    ServedDevices, VmConfig, Vnc,
+    ServedDevices, VmConfig, Vnc, numbered,
 };
 
 /// libxl's names of a keyboard's numbers.
@@ -29,7 +29,7 @@ pub(super) fn put(config: &VmConfig, whole: &mut Value) {
     let lists: [(&str, Vec<Value>); 4] = [
         ("channels", served.channels.iter().zip(1..).map(channel).collect()),
         ("vfbs", served.screen.iter().map(screen).collect()),
-        ("vkbs", served.all_keyboards().iter().zip(0..).map(keyboard).collect()),
+        ("vkbs", served.all_keyboards().iter().map(keyboard).collect()),
         ("p9s", served.folders.iter().zip(0..).map(folder).collect()),
     ];
     for (key, list) in lists.into_iter().filter(|(_, list)| !list.is_empty()) {
@@ -72,7 +72,7 @@ fn screen(screen: &ScreenConfig) -> Value {
     fields
 }
 
-fn keyboard((keyboard, devid): (&KeyboardConfig, u32)) -> Value {
+fn keyboard((devid, keyboard): &(u32, KeyboardConfig)) -> Value {
     let mut fields = json!({ "devid": devid, "backend_type": "qemu" });
     if let Some(id) = &keyboard.unique_id {
         fields["unique_id"] = json!(id);
@@ -101,18 +101,32 @@ pub(super) fn read(root: &Node<'_>, build: &Node<'_>, kind: DomainKind) -> Resul
     let screens = root.objects("vfbs")?;
     let screen = screens.first().filter(|_| kind != DomainKind::Hvm);
     let screen = screen.map(read_screen).transpose()?;
-    let mut keyboards = each(root, "vkbs", read_keyboard)?;
-    // The screen's own is the first.
-    let plain = KeyboardConfig::default();
-    if screen.is_some() && keyboards.first() == Some(&plain) {
-        keyboards.remove(0);
-    }
+    let keyboards = read_keyboards(root, screen.is_some())?;
     let served = ServedDevices { channels, screen, keyboards, folders, ..ServedDevices::default() };
     if kind == DomainKind::Hvm || !served.any() {
         return Ok(served);
     }
     let (arguments, program) = (build.texts("extra_pv")?, build.owned("device_model")?);
     Ok(ServedDevices { arguments, program, ..served })
+}
+
+fn read_keyboards(root: &Node<'_>, has_screen: bool) -> Result<Vec<KeyboardConfig>> {
+    let mut keyboards = each(root, "vkbs", read_keyboard)?;
+    // The screen's own is the first.
+    let plain = KeyboardConfig::default();
+    if has_screen && keyboards.first().is_some_and(|(_, first)| *first == plain) {
+        keyboards.remove(0);
+    }
+    let first = u32::from(has_screen);
+    let devids: Vec<u32> = keyboards.iter().filter_map(|(devid, _)| *devid).collect();
+    let are_known = devids.len() == keyboards.len()
+        && devids.first().is_none_or(|devid| *devid >= first)
+        && devids.is_sorted_by(|one, other| one < other);
+    let keyboards = keyboards.into_iter().map(|(_, keyboard)| keyboard);
+    Ok(match are_known {
+        true => numbered(devids.into_iter().zip(keyboards).collect(), first),
+        false => keyboards.collect(),
+    })
 }
 
 /// The devices of a list, which domain 0 serves.
@@ -159,7 +173,8 @@ fn read_screen(node: &Node<'_>) -> Result<ScreenConfig> {
     Ok(ScreenConfig { vnc: Some(Vnc { listen, display, password }), keymap })
 }
 
-fn read_keyboard(node: &Node<'_>) -> Result<KeyboardConfig> {
+/// With its number.
+fn read_keyboard(node: &Node<'_>) -> Result<(Option<u32>, KeyboardConfig)> {
     let is_linux = node.text("backend_type")? == Some("linux");
     node.refuse_if("backend_type", is_linux, "only QEMU serves keyboards here")?;
     let mut numbers = Vec::new();
@@ -172,7 +187,11 @@ fn read_keyboard(node: &Node<'_>) -> Result<KeyboardConfig> {
             numbers.push((key, number));
         }
     }
-    Ok(KeyboardConfig { unique_id: node.owned("unique_id")?, numbers })
+    let keyboard = KeyboardConfig { devid: None, unique_id: node.owned("unique_id")?, numbers };
+    // libxl has -1 for one that has none yet.
+    let devid = node.get("devid").and_then(Value::as_u64);
+    let devid = devid.and_then(|devid| u32::try_from(devid).ok());
+    Ok((devid, keyboard))
 }
 
 #[cfg(test)]

@@ -53,7 +53,11 @@ impl Device {
                 }
             }
             Self::Vif(vif) => config.vifs.push(vif.clone()),
-            Self::Keyboard(_, keyboard) => config.served.keyboards.push(keyboard.clone()),
+            Self::Keyboard(devid, keyboard) => {
+                let devid = (*devid != config.served.next_keyboard()).then_some(*devid);
+                let keyboard = KeyboardConfig { devid, ..keyboard.clone() };
+                config.served.keyboards.push(keyboard);
+            }
         }
     }
 }
@@ -69,9 +73,8 @@ pub(crate) fn remove_from(config: &mut VmConfig, device: DeviceRef) {
             config.vifs.retain(|vif| vif.devid != device.devid);
             config.origin.lines.retain(|key, _| !key.starts_with("vif["));
         }
-        // Only the last one goes.
         DeviceKind::Vkbd => {
-            config.served.keyboards.pop();
+            config.served.remove_keyboard(device.devid);
             config.origin.lines.retain(|key, _| !key.starts_with("vkb["));
         }
         // They stay for as long as the VM runs.
@@ -143,7 +146,7 @@ impl Vm {
         }
     }
 
-    /// Why a keyboard can be neither added nor removed now. They are numbered by their places.
+    /// Why a keyboard can be neither added nor removed now. A new one has the number after the last.
     fn keyboards_problem(&self, keyboard: DeviceRef) -> Option<String> {
         let name = &self.config.name;
         let others = self.plugs.keys().filter(|it| it.kind == DeviceKind::Vkbd);
@@ -155,11 +158,6 @@ impl Vm {
             ))
         } else if self.has(keyboard) && self.config.served.screen.is_some() && keyboard.devid == 0 {
             Some(format!("{name}: keyboard 0 is its screen's"))
-        } else if self.has(DeviceRef { devid: keyboard.devid + 1, ..keyboard }) {
-            Some(format!(
-                "{name}: has keyboards after {}; detach the last one first",
-                keyboard.devid
-            ))
         } else {
             None
         }

@@ -15,6 +15,8 @@ use crate::config::{
 
 /// The longest path that a socket can have.
 const SOCKET_BYTES_MAX: usize = 107;
+/// Numbers of keyboards that a record may keep.
+const DEVID_MAX: i64 = 0xffff;
 /// What the guest's driver keeps of a folder's tag.
 const TAG_BYTES_MAX: usize = 31;
 
@@ -149,8 +151,9 @@ pub(super) fn keyboard(text: &str) -> std::result::Result<KeyboardConfig, String
         numbers.push((MULTI_TOUCH, 1));
     }
     numbers.sort_unstable();
+    let devid = of.number("devid", 0..=DEVID_MAX)?.and_then(|it| u32::try_from(it).ok());
     of.finish()?;
-    Ok(KeyboardConfig { unique_id, numbers })
+    Ok(KeyboardConfig { devid, unique_id, numbers })
 }
 
 fn folder(text: &str) -> std::result::Result<FolderConfig, String> {
@@ -235,10 +238,12 @@ impl Reader<'_> {
         found: &mut Findings,
     ) -> ServedDevices {
         let channels = self.channels(found);
+        let screen = self.screen_of(kind, found);
+        let keyboards = self.keyboards(u32::from(screen.is_some()), found);
         let served = ServedDevices {
             channels,
-            screen: self.screen_of(kind, found),
-            keyboards: self.each("vkb", keyboard, found),
+            screen,
+            keyboards,
             folders: self.folders(found),
             arguments: Vec::new(),
             program: None,
@@ -284,6 +289,22 @@ impl Reader<'_> {
             }
         }
         all
+    }
+
+    /// Numbers grow, if any are given, which xl does not take: a record keeps them.
+    fn keyboards(&self, first: u32, found: &mut Findings) -> Vec<KeyboardConfig> {
+        let keyboards = self.each("vkb", keyboard, found);
+        let mut next = first;
+        for (at, one) in keyboards.iter().enumerate() {
+            let devid = one.devid.unwrap_or(next);
+            if devid < next {
+                let problem = format!("devid={devid} is not after those before it");
+                let (name, place) = (format!("vkb[{at}]"), self.place("vkb"));
+                found.faults.push(self.error(&name, place, problem));
+            }
+            next = devid + 1;
+        }
+        keyboards
     }
 
     /// Two cannot have one socket; programs of the guest take the first of a name.

@@ -121,6 +121,9 @@ fn channel_spec(channel: &ChannelConfig) -> String {
 
 fn keyboard_spec(keyboard: &KeyboardConfig) -> String {
     let mut spec = "backend-type=qemu".to_owned();
+    if let Some(devid) = keyboard.devid {
+        let _ = write!(spec, ",devid={devid}");
+    }
     if let Some(id) = &keyboard.unique_id {
         let _ = write!(spec, ",unique-id={id}");
     }
