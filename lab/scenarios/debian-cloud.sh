@@ -34,7 +34,7 @@ on_guest systemctl --failed --no-pager
 check "it survives save and restore" sh -c 'xy save web1 /srv/web1.save && xy restore /srv/web1.save'
 check "ssh goes on" wait_for "on_guest true" 300
 check "and a reboot" sh -c 'xy reboot web1'
-check "with another boot" wait_for "[ \$(grep -c 'Linux version' $(console_log web1)) -ge 2 ]" 300
+check "with another boot" wait_for "[ \$(grep -c 'Linux version' $(console_log web1)) -ge 2 ]" 900
 check "reached again" wait_for "on_guest true" 900
 check "nobody makes another machine of it" [ "$(on_guest ls /var/lib/cloud/instances | wc -l)" = 1 ]
 check "shutdown -w" xy shutdown -w web1
