@@ -25,6 +25,7 @@ const SMALL: &str = r#"# lab-addition: grub-xen
 book_host="the lab's small host"
 start_xylemd
 ip link set dev lo up
+mkdir -p /var/tmp
 "#;
 
 const DEBIAN: &str = r#"# lab-guest: cloud
