@@ -2,6 +2,7 @@
 
 mod guest;
 mod hvm;
+mod machine;
 mod served;
 
 use std::collections::BTreeMap;
@@ -16,6 +17,7 @@ pub use hvm::{
     Bios, DiskBus, DiskPlace, HvmSettings, ModelUser, SmbiosText, SoundCard, UsbVersion, Vga, Vnc,
     place_problem,
 };
+pub use machine::{Altp2m, MachineOptions, Passthrough, TimerMode};
 pub use served::{
     ChannelConfig, Connection, FolderConfig, KeyboardConfig, ScreenConfig, SecurityModel,
     ServedDevices, numbered,

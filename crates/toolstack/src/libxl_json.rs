@@ -7,6 +7,7 @@
 //!
 //! Sources: xen `tools/libs/light/libxl_types.idl`, `gentypes.py`, `libxl_json.c`.
 
+mod machine;
 mod read;
 mod served;
 #[cfg(test)]

@@ -13,6 +13,7 @@ mod definitions;
 pub(crate) mod disks;
 mod hardware;
 mod hvm;
+mod machine;
 mod model;
 mod outgoing;
 mod queries;

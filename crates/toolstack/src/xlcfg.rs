@@ -13,6 +13,7 @@ mod guest;
 mod hardware;
 mod hvm;
 mod keys;
+mod machine;
 mod pool;
 mod served;
 mod syntax;

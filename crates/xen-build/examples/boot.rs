@@ -46,7 +46,6 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
             video_pages: 8 * 256,
             vcpus,
             tsc_mode,
-            hpet: true,
             apic: true,
             viridian: 0,
             hole_pages: None,

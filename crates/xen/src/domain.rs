@@ -54,12 +54,44 @@ pub struct CreateOptions {
     pub nested_virt: bool,
     /// Whether reads of unknown model specific registers give 0 instead of a fault.
     pub msr_relaxed: bool,
+    /// Mode and number of alternate views of a translated domain's memory, as of Xen 4.19, and of 4.21 for the number.
+    /// Earlier ones have [`HvmParam::Altp2m`] instead.
+    pub altp2m: (u8, u16),
+    /// Whether the interrupts of an HVM domain's devices may be bound to event channels; before Xen 4.19 they always may.
+    pub pirqs: bool,
+    /// Whether it may count events of the CPU.
+    pub vpmu: bool,
+    /// Bytes of a buffer for each vCPU, to trace it; 0 for none.
+    pub trace_bytes: u32,
+    /// Whether shadow page tables are always in sync with the guest's.
+    pub always_in_sync: bool,
+    pub iommu: Option<IommuTables>,
 }
 
 impl Default for CreateOptions {
     fn default() -> Self {
-        Self { grant_version_max: 1, shadow_paging: false, nested_virt: false, msr_relaxed: false }
+        Self {
+            grant_version_max: 1,
+            shadow_paging: false,
+            nested_virt: false,
+            msr_relaxed: false,
+            altp2m: (0, 0),
+            pirqs: false,
+            vpmu: false,
+            trace_bytes: 0,
+            always_in_sync: false,
+            iommu: None,
+        }
     }
+}
+
+/// By which tables the IOMMU translates for a domain.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum IommuTables {
+    /// Those of the domain's memory.
+    Shared,
+    /// Its own.
+    Own,
 }
 
 /// State bits of a domain, decoded.
@@ -198,9 +230,33 @@ pub enum HvmParam {
     IoreqServerPfn = 32,
     IoreqServerPages = 33,
     VmGenerationIdAddress = 34,
+    Altp2m = 35,
     X87FipWidth = 36,
     Vm86TssSized = 37,
     McaCapabilities = 38,
+}
+
+/// `XEN_DOMCTL_CDF_*`.
+fn create_flags(wanted: &CreateDomain) -> u32 {
+    const HVM: u32 = 1;
+    const HAP: u32 = 1 << 1;
+    const OOS_OFF: u32 = 1 << 3;
+    const IOMMU: u32 = 1 << 5;
+    const NESTED_VIRT: u32 = 1 << 6;
+    const VPMU: u32 = 1 << 7;
+    let options = &wanted.options;
+    let is_translated = wanted.kind != DomainKind::Pv;
+    [
+        (HVM, is_translated),
+        (HAP, is_translated && !options.shadow_paging),
+        (OOS_OFF, is_translated && options.always_in_sync),
+        (IOMMU, options.iommu.is_some()),
+        (NESTED_VIRT, is_translated && options.nested_virt),
+        (VPMU, options.vpmu),
+    ]
+    .into_iter()
+    .filter(|(_, is_set)| *is_set)
+    .fold(0, |flags, (flag, _)| flags | flag)
 }
 
 impl<H: Hypervisor> Xen<H> {
@@ -221,39 +277,35 @@ impl<H: Hypervisor> Xen<H> {
         domid: DomId,
         wanted: &CreateDomain,
     ) -> Result<DomId, Errno> {
-        const CDF_HVM: u32 = 1;
-        const CDF_HAP: u32 = 2;
-        const CDF_NESTED_VIRT: u32 = 1 << 6;
         let limit = |frames: Option<u32>| {
             frames.map_or(-1, |frames| i32::try_from(frames).unwrap_or(i32::MAX))
         };
-        let CreateOptions { grant_version_max, shadow_paging, nested_virt, msr_relaxed } =
+        let CreateOptions { grant_version_max, msr_relaxed, trace_bytes, iommu, .. } =
             wanted.options;
-        let flags = match wanted.kind {
-            DomainKind::Pv => 0,
-            DomainKind::Pvh | DomainKind::Hvm => {
-                let paging = if shadow_paging { 0 } else { CDF_HAP };
-                let nested = if nested_virt { CDF_NESTED_VIRT } else { 0 };
-                CDF_HVM | paging | nested
-            }
-        };
+        let has_altp2m = self.abi.createdomain_has_altp2m();
         let emulation = match wanted.kind {
             DomainKind::Pv => 0,
             DomainKind::Pvh => EmulationFlags::LAPIC.0,
             // All but vPCI, and from domctl 0x17 without the optional PIRQ support.
-            DomainKind::Hvm if self.abi.createdomain_has_altp2m() => 0x1ff,
+            DomainKind::Hvm if has_altp2m && !wanted.options.pirqs => 0x1ff,
             DomainKind::Hvm => 0x3ff,
         };
-        // The layouts differ by the four altp2m bytes, which stay zero.
-        let tail = if self.abi.createdomain_has_altp2m() { 4 } else { 0 };
+        // The layouts differ by the four altp2m bytes: one number, or two as of 4.21.
+        let tail = if has_altp2m { 4 } else { 0 };
+        let (mode, count) = wanted.options.altp2m;
+        let count = if self.abi.xen >= (4, 21) { count } else { 0 };
+        let altp2m = if has_altp2m { u32::from(mode) | u32::from(count) << 16 } else { 0 };
         let payload = Layout::<68>::new()
             .bytes(4, &wanted.handle.0)
-            .u32(20, flags)
+            .u32(20, create_flags(wanted))
+            .u32(24, u32::from(iommu == Some(IommuTables::Own)))
             .u32(28, wanted.vcpus_max)
             .u32(32, wanted.evtchn_port_max)
             .i32(36, limit(wanted.grant_frames_max))
             .i32(40, limit(wanted.maptrack_frames_max))
             .u32(44, grant_version_max.into())
+            .u32(48, altp2m)
+            .u32(48 + tail, trace_bytes)
             .u32(56 + tail, emulation)
             .u32(60 + tail, u32::from(msr_relaxed))
             .done();

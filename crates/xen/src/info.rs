@@ -82,6 +82,30 @@ impl PhysInfo {
         const GNTTAB_V2: u32 = 1 << 9;
         if self.capabilities & GNTTAB_V2 == 0 { 1 } else { 2 }
     }
+
+    /// Whether devices of the host can be given to guests: there is an IOMMU, and Xen uses it.
+    #[must_use]
+    pub fn has_iommu(&self) -> bool {
+        self.capabilities & 1 << 2 != 0
+    }
+
+    /// Whether the IOMMU can use the tables of a guest's memory.
+    #[must_use]
+    pub fn shares_iommu_tables(&self) -> bool {
+        self.capabilities & 1 << 5 != 0
+    }
+
+    /// Whether vCPUs can be traced into a buffer.
+    #[must_use]
+    pub fn has_vmtrace(&self) -> bool {
+        self.capabilities & 1 << 6 != 0
+    }
+
+    /// Whether guests may count events of the CPU.
+    #[must_use]
+    pub fn has_vpmu(&self) -> bool {
+        self.capabilities & 1 << 7 != 0
+    }
 }
 
 /// Shared memory pages, and CPUs in no pool.

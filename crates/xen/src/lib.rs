@@ -38,7 +38,7 @@ pub use devices::{
 };
 pub use domain::{
     CreateDomain, CreateOptions, DomainFlags, DomainInfo, DomainKind, EmulationFlags, EvtchnPeer,
-    HvmParam, PAUSE_COUNT_MAX,
+    HvmParam, IommuTables, PAUSE_COUNT_MAX,
 };
 pub use errno::Errno;
 pub use host::{

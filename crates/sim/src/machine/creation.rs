@@ -6,10 +6,16 @@ use xen::{DomId, Errno, Uuid};
 
 use super::domain::{Creation, Domain};
 use super::{Release, SimXen};
-use crate::bytes::{u16_at, u32_at};
+use crate::bytes::u32_at;
 
-/// `XEN_DOMCTL_CDF_*` that a host without IOMMU, virtual PMU and TXT grants.
-const FLAGS_KNOWN: u32 = 1 | 2 | 8 | 16 | 64;
+/// `XEN_DOMCTL_CDF_*` that a host without TXT grants.
+const FLAGS_KNOWN: u32 = 1 | 2 | 8 | 16 | IOMMU | NESTED | VPMU;
+const IOMMU: u32 = 32;
+const VPMU: u32 = 128;
+/// `XEN_DOMCTL_IOMMU_no_sharept`.
+const IOMMU_OWN_TABLES: u32 = 1;
+const TRACE_BYTES: std::ops::RangeInclusive<u32> = 1 << 12..=64 << 20;
+const ALTP2M_MODE: u32 = 3;
 const NESTED: u32 = 64;
 const VCPUS_PV_MAX: u32 = 8192;
 const VCPUS_HVM_MAX: u32 = 128;
@@ -50,15 +56,17 @@ impl SimXen {
         };
         // No shadow paging is built in: a translated domain needs hardware-assisted paging.
         let paging_ok = hvm == hap && (flags & NESTED == 0 || hap);
+        let views = if altp2m { u32_at(payload, 48) } else { 0 };
         let vcpus_limit = if hvm { VCPUS_HVM_MAX } else { VCPUS_PV_MAX };
         let sane = flags & !FLAGS_KNOWN == 0
-            && u32_at(payload, 24) == 0
+            && self.iommu_ok(flags, u32_at(payload, 24))
+            && (flags & VPMU == 0 || self.config.has_vpmu)
             && (1..=vcpus_limit).contains(&vcpus_max)
             && paging_ok
             && emulation_ok
             && (1..=2).contains(&grant_version)
-            && !(altp2m && u16_at(payload, 48) != 0)
-            && u32_at(payload, 48 + tail) == 0
+            && self.altp2m_ok(flags, views)
+            && self.trace_ok(hvm, u32_at(payload, 48 + tail))
             // Relaxed access to model specific registers.
             && u32_at(payload, 60 + tail) <= 1;
         if !sane {
@@ -71,6 +79,30 @@ impl SimXen {
             vcpus_max,
             evtchn_port_max: u32_at(payload, 32),
             grant_frames_max: u32::try_from(grant_frames).unwrap_or(GRANT_FRAMES_DEFAULT),
+            altp2m: views & ALTP2M_MODE,
         })
+    }
+
+    fn iommu_ok(&self, flags: u32, options: u32) -> bool {
+        match flags & IOMMU {
+            0 => options == 0,
+            _ => self.config.has_iommu && options & !IOMMU_OWN_TABLES == 0,
+        }
+    }
+
+    fn trace_ok(&self, hvm: bool, bytes: u32) -> bool {
+        let is_size = TRACE_BYTES.contains(&bytes) && bytes.is_power_of_two();
+        bytes == 0 || (self.config.has_vmtrace && hvm && is_size)
+    }
+
+    /// A mode and, from 4.21 on, a number of views in the upper half.
+    fn altp2m_ok(&self, flags: u32, views: u32) -> bool {
+        let (mode, count) = (views & 0xffff, views >> 16);
+        let count_ok = match self.config.release >= Release::Xen4_21 {
+            true => (mode == 0) == (count == 0),
+            false => count == 0,
+        };
+        let may_have = flags & Domain::HAP != 0 && flags & NESTED == 0;
+        mode & !ALTP2M_MODE == 0 && count_ok && (mode == 0 || may_have)
     }
 }

@@ -217,6 +217,7 @@ pub(super) struct Creation {
     pub(super) vcpus_max: u32,
     pub(super) evtchn_port_max: u32,
     pub(super) grant_frames_max: u32,
+    pub(super) altp2m: u32,
 }
 
 impl SimXen {
@@ -228,6 +229,7 @@ impl SimXen {
             vcpus_max: self.config.dom0_vcpus.unwrap_or(self.config.cpus),
             evtchn_port_max: u32::MAX,
             grant_frames_max: 64,
+            altp2m: 0,
         };
         let pages = self.config.dom0_pages;
         self.insert_domain(DomId::DOM0, &creation).expect("an empty host has room for dom0");
@@ -293,7 +295,11 @@ impl SimXen {
             extents: vec![(shared_info, 1)],
             ports: Ports::default(),
             grants: GrantTable::new(creation.grant_frames_max),
-            params: BTreeMap::new(),
+            params: if creation.altp2m == 0 {
+                BTreeMap::new()
+            } else {
+                BTreeMap::from([(super::hvm::ALTP2M, creation.altp2m.into())])
+            },
             policy: super::policy::default(translated),
             tables: BTreeMap::new(),
             pinned: BTreeSet::new(),

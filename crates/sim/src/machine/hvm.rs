@@ -18,7 +18,7 @@ const VIRIDIAN: u32 = 9;
 const VIRIDIAN_BASE: u64 = 1;
 const VIRIDIAN_KNOWN: u64 = 0x1fff;
 const TIMER_MODE: u32 = 10;
-const ALTP2M: u32 = 35;
+pub(super) const ALTP2M: u32 = 35;
 /// Parameters that a domain may set for itself, and that it may read.
 const SET_BY_GUESTS: [u32; 8] = [0, 2, 15, 18, 19, 34, 36, 37];
 const READ_BY_GUESTS: [u32; 8] = [0, 1, 2, 15, 17, 18, 36, 37];

@@ -45,9 +45,18 @@ impl SimXen {
         put_u32(payload, 16, self.config.nodes);
         put_u32(payload, 20, 0);
         put_u32(payload, 24, 2_400_000);
-        // hvm, pv, hap, gnttab_v1, gnttab_v2; shadow
-        let shadow = if self.config.has_shadow { 0x10 } else { 0 };
-        put_u32(payload, 28, 1 | 2 | 8 | 0x100 | 0x200 | shadow);
+        // hvm, pv, hap, gnttab_v1, gnttab_v2
+        let always = 1 | 2 | 8 | 0x100 | 0x200;
+        let config = &self.config;
+        let capabilities = [
+            // directio and iommu_hap_pt_share
+            (4 | 0x20, config.has_iommu),
+            (0x10, config.has_shadow),
+            (0x40, config.has_vmtrace),
+            (0x80, config.has_vpmu),
+        ];
+        let has = capabilities.into_iter().filter(|(_, has)| *has);
+        put_u32(payload, 28, has.fold(always, |bits, (bit, _)| bits | bit));
         put_u64(payload, 40, self.frames.pages_total());
         put_u64(payload, 48, self.frames.pages_free());
         put_u64(payload, 56, 0);

@@ -112,6 +112,12 @@ pub struct MachineConfig {
     pub order_max: u32,
     /// Whether this Xen was built with shadow paging, which logs the writes of PV domains.
     pub has_shadow: bool,
+    /// Whether there is an IOMMU, which can use the tables of a guest's memory.
+    pub has_iommu: bool,
+    /// Whether guests may count events of the CPU.
+    pub has_vpmu: bool,
+    /// Whether vCPUs can be traced.
+    pub has_vmtrace: bool,
 }
 
 impl Default for MachineConfig {
@@ -126,6 +132,9 @@ impl Default for MachineConfig {
             dom0_vcpus: None,
             order_max: 18,
             has_shadow: false,
+            has_iommu: false,
+            has_vpmu: false,
+            has_vmtrace: false,
         }
     }
 }

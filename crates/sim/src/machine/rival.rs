@@ -106,6 +106,7 @@ impl SimXen {
             vcpus_max: 1,
             evtchn_port_max: 1023,
             grant_frames_max: 64,
+            altp2m: 0,
         };
         self.insert_domain(domid, &creation)
     }

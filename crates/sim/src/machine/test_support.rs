@@ -20,6 +20,7 @@ pub(super) fn create(xen: &mut SimXen) -> DomId {
         vcpus_max: 1,
         evtchn_port_max: 1023,
         grant_frames_max: 64,
+        altp2m: 0,
     };
     xen.insert_domain(domid, &creation).unwrap();
     domid

@@ -21,6 +21,7 @@ mod hypercalls;
 mod identity;
 mod journal;
 mod lifecycle;
+mod machine_keys;
 mod plug;
 mod preemption;
 mod records;

@@ -36,7 +36,7 @@ fn read(lab: &mut Lab) -> Box<SavedFile> {
     }
 }
 
-fn restore_as(lab: &mut Lab, text: Option<&str>) -> Result<DomId, String> {
+pub(crate) fn restore_as(lab: &mut Lab, text: Option<&str>) -> Result<DomId, String> {
     let file = read(lab);
     let text = text.unwrap_or(&file.config_text).to_owned();
     let source = xlcfg::Source { file: FILE, text: &text, overrides: &[] };

@@ -2,6 +2,7 @@
 
 use xen_build::{CpuidOverride, MsrOverride};
 
+use super::MachineOptions;
 use crate::tuning::CpuList;
 
 /// The host's own hardware that a guest may use.
@@ -62,6 +63,7 @@ pub struct GuestOptions {
     /// Reads of unknown model specific registers give 0 instead of a fault.
     pub msr_relaxed: bool,
     pub hardware: Option<Box<HardwareAccess>>,
+    pub machine: MachineOptions,
     /// What finds its kernel, unless it is HVM.
     pub bootloader: Option<Box<Bootloader>>,
 }

@@ -6,13 +6,13 @@ use serde_json::{Map, Value};
 use xen::{DomainKind, Uuid};
 use xen_build::{CpuidRegister, NO_SUBLEAF};
 
-use super::served;
 use super::write::{LMCE, kind, register_name, shutdown_action, tsc_mode, vga};
 use super::{ImportError, Imported};
+use super::{machine, served};
 use crate::config::{
     AffinityConfig, Bios, Bootloader, ClockOffset, CpuLists, CpuidConfig, DiskBus, DiskConfig,
-    GuestOptions, HardwareAccess, HvmSettings, ImageFormat, IoMemory, IoPorts, Mac, Mode,
-    ModelUser, Origin, Rate, ShutdownAction, ShutdownPolicy, SmbiosText, SoundCard, TscMode,
+    GuestOptions, HardwareAccess, HvmSettings, ImageFormat, IoMemory, IoPorts, Mac, MachineOptions,
+    Mode, ModelUser, Origin, Rate, ShutdownAction, ShutdownPolicy, SmbiosText, SoundCard, TscMode,
     UsbVersion, Vdev, Vga, VifConfig, VmConfig, Vnc,
 };
 use crate::tuning::{CpuList, FIRST_POOL};
@@ -283,12 +283,16 @@ fn config(root: &Node<'_>, warnings: &mut Vec<String>) -> Result<VmConfig> {
         policy: policy(root)?,
         tsc_mode: mode_of_tsc(&build)?,
         grant_frames_max: build.narrow("max_grant_frames")?,
-        options: GuestOptions { cpuid, ..guest_options(&build, &create, kind, vcpus_max)? },
+        options: GuestOptions {
+            cpuid,
+            machine: machine::read(&create, &build, &own, kind)?,
+            ..guest_options(&build, &create, kind, vcpus_max)?
+        },
         hvm,
     })
 }
 
-/// All but the CPU policy.
+/// All but the CPU policy and how the machine is run.
 fn guest_options(
     build: &Node<'_>,
     create: &Node<'_>,
@@ -329,6 +333,7 @@ fn guest_options(
             None => false,
         },
         hardware: hardware(build)?,
+        machine: MachineOptions::default(),
     })
 }
 
@@ -547,7 +552,6 @@ fn hvm(build: &Node<'_>, own: &Node<'_>) -> Result<HvmSettings> {
     build.refuse_if("device_model_version", is_traditional, "only qemu_xen is supported")?;
     for (key, problem) in [
         ("gfx_passthru", "graphics cards of the host are not supported"),
-        ("altp2m", "not supported"),
         ("nographic", "not supported"),
     ] {
         own.refuse_if(key, own.flag(key)? == Some(true), problem)?;

@@ -8,9 +8,9 @@ use xen_build::CpuidOverride;
 use super::{ExportError, from_json, to_json};
 use crate::config::{
     Bios, ClockOffset, CpuidText, DiskBus, DiskConfig, GuestOptions, HardwareAccess, HvmSettings,
-    ImageFormat, IoMemory, IoPorts, Mac, Mode, ModelUser, Origin, Rate, ServedDevices,
-    ShutdownAction, ShutdownPolicy, SmbiosText, SoundCard, TscMode, UsbVersion, Vga, VifConfig,
-    VmConfig, Vnc,
+    ImageFormat, IoMemory, IoPorts, Mac, MachineOptions, Mode, ModelUser, Origin, Passthrough,
+    Rate, ServedDevices, ShutdownAction, ShutdownPolicy, SmbiosText, SoundCard, TimerMode, TscMode,
+    UsbVersion, Vga, VifConfig, VmConfig, Vnc,
 };
 use crate::xlcfg::{Source, parse, viridian_mask};
 
@@ -486,6 +486,30 @@ fn hardware() -> HardwareAccess {
     }
 }
 
+/// Not the default where it need not be, if it is strange.
+fn machine(kind: DomainKind, is_strange: bool, grows: bool) -> MachineOptions {
+    let default = MachineOptions::default();
+    if !is_strange {
+        return default;
+    }
+    let (is_translated, is_hvm) = (kind != DomainKind::Pv, kind == DomainKind::Hvm);
+    MachineOptions {
+        altp2m_count: is_translated.then_some(3),
+        timer_mode: if is_translated { TimerMode::Dropped } else { default.timer_mode },
+        timers_aligned: !is_hvm,
+        pirqs: is_hvm,
+        vpmu: true,
+        trace_kib: if is_translated { 64 } else { 0 },
+        out_of_sync: !is_translated,
+        passthrough: if kind == DomainKind::Pvh || is_hvm && grows {
+            Passthrough::Disabled
+        } else {
+            Passthrough::Synchronised
+        },
+        ..default
+    }
+}
+
 fn configs() -> impl Strategy<Value = VmConfig> {
     let kind = prop::sample::select(vec![DomainKind::Pv, DomainKind::Pvh, DomainKind::Hvm]);
     kind.prop_flat_map(|kind| {
@@ -548,6 +572,7 @@ fn configs() -> impl Strategy<Value = VmConfig> {
                     paging_pool_mib: (is_translated && options.3).then_some(77),
                     msr_relaxed: options.4,
                     hardware: options.3.then(|| Box::new(hardware())),
+                    machine: machine(kind, options.3, more > 0),
                 },
                 hvm: (kind == DomainKind::Hvm).then(|| Box::new(hvm)),
             }

@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 use xen::DomainKind;
 use xen_build::{BitPolicy, CpuidRegister, NO_SUBLEAF};
 
-use super::{ExportError, served};
+use super::{ExportError, machine, served};
 use crate::config::{
     Access, AffinityConfig, Bios, CpuLists, CpuidConfig, DiskConfig, HardwareAccess, HvmSettings,
     IoMemory, IoPorts, ModelUser, ShutdownAction, SmbiosText, TscMode, Vga, VifConfig, VmConfig,
@@ -26,10 +26,11 @@ pub fn to_json(config: &VmConfig) -> Result<String, ExportError> {
             "uuid": uuid.to_string(),
             "run_hotplug_scripts": "True",
         },
-        "b_info": build_info(config),
         "disks": disks,
         "nics": vifs,
     });
+    let info = build_info(config, &mut whole["c_info"]);
+    whole["b_info"] = info;
     served::put(config, &mut whole);
     if config.options.shadow_paging {
         whole["c_info"]["hap"] = json!("False");
@@ -102,7 +103,7 @@ pub(super) fn set<V: Into<Value>>(
     }
 }
 
-fn build_info(config: &VmConfig) -> Value {
+fn build_info(config: &VmConfig, create: &mut Value) -> Value {
     let options = &config.options;
     let mut info = Map::new();
     set(
@@ -166,6 +167,7 @@ fn build_info(config: &VmConfig) -> Value {
     if let Some(hvm) = config.hvm.as_deref() {
         put_hvm(hvm, &mut info, &mut own);
     }
+    machine::put(&options.machine, create, &mut info, &mut own);
     info.insert(format!("type.{}", kind(config.kind)), own.into());
     info.into()
 }

@@ -3,8 +3,8 @@
 use std::ops::ControlFlow;
 
 use xen::{
-    CreateDomain, CreateOptions, DomId, DomainKind, Errno, EvtchnPeer, HvmParam, Hypervisor,
-    PAGE_BYTES, PhysInfo, Uuid,
+    CreateDomain, CreateOptions, DomId, DomainKind, Errno, EvtchnPeer, Hypervisor, PAGE_BYTES,
+    PhysInfo, Uuid,
 };
 use xen_build::{
     BitPolicy, BuildConfig, BuildError, Built, Channel, Channels, CpuConfig, CpuidOverride,
@@ -14,15 +14,13 @@ use xenstore::client::Transport;
 
 use super::restore::restored;
 use super::room::memory_failure;
-use super::{Performer, failure, refused};
+use super::{Performer, failure, machine, refused};
 use crate::config::VmConfig;
 use crate::host::{Host, KernelError};
 use crate::work::{Failure, Images, NewDomain, Part, WorkMonitor};
 
 /// Pages of a MiB.
 pub(super) const PAGES_PER_MIB: u64 = (1 << 20) / PAGE_BYTES as u64;
-/// `XEN_HVM_MCA_CAP_LMCE`.
-const LMCE: u64 = 1;
 /// Highest event channel port of a domain, as with xl.
 const EVTCHN_PORT_MAX: u32 = 1023;
 /// Attempts to destroy an incomplete domain if Xen refuses.
@@ -41,6 +39,7 @@ impl xen_build::Monitor for Allocation<'_> {
 impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
     pub(crate) fn load_images(&mut self, config: &VmConfig) -> Result<Images, Failure> {
         self.wanted_pool(config)?;
+        self.check_machine(config)?;
         let images = match (&config.hvm, &config.kernel) {
             (Some(hvm), _) => self.load_firmware(config, hvm)?,
             _ if config.options.bootloader.is_some() => unreachable!("its bootloader is run"),
@@ -98,6 +97,7 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         let host_pages = needs.host_pages + more_for_pool(config);
         // Until the memory is claimed, at the end of this.
         let (physical, _turn) = self.make_room(config, host_pages, monitor)?;
+        machine::check(config, &physical)?;
         let wanted = wanted(config, uuid, &physical);
         let created = match domid {
             None => self.xen.create_domain(&wanted),
@@ -155,23 +155,13 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         };
         prepared.map_err(|error| self.build_failure(config, materials, &error))?;
         self.set_paging_pool(domid, config)?;
-        self.set_machine_checks(domid, config)?;
+        self.set_machine(domid, config)?;
         self.give_hardware(domid, config)?;
         let peer = EvtchnPeer { owner: domid, remote: DomId::DOM0 };
         let channel = refused("allocate an event channel for", domid);
         let store_port = self.xen.alloc_unbound(peer).map_err(&channel)?;
         let console_port = self.xen.alloc_unbound(peer).map_err(&channel)?;
         Ok(NewDomain { domain, store_port, console_port })
-    }
-
-    fn set_machine_checks(&mut self, domid: DomId, config: &VmConfig) -> Result<(), Failure> {
-        if config.hvm.as_ref().is_none_or(|hvm| !hvm.lmce) {
-            return Ok(());
-        }
-        self.xen.set_hvm_param(domid, HvmParam::McaCapabilities, LMCE).map_err(|errno| {
-            let place = config.origin.at("mca_caps");
-            Failure(format!("{place}: do this host's CPUs have lmce? Xen returned {errno}"))
-        })
     }
 
     /// In place of the one that was computed.
@@ -280,6 +270,12 @@ fn wanted(config: &VmConfig, uuid: Uuid, physical: &PhysInfo) -> CreateDomain {
             shadow_paging: options.shadow_paging,
             nested_virt: options.nested_virt,
             msr_relaxed: options.msr_relaxed,
+            altp2m: machine::altp2m(config),
+            pirqs: options.machine.pirqs,
+            vpmu: options.machine.vpmu,
+            trace_bytes: options.machine.trace_kib << 10,
+            always_in_sync: !options.machine.out_of_sync,
+            iommu: machine::iommu(config, physical),
         },
     }
 }
@@ -356,7 +352,6 @@ fn materials<'a>(config: &'a VmConfig, images: &'a Images) -> Materials<'a> {
                 video_pages: hvm.map_or(0, |hvm| hvm.video_mib * PAGES_PER_MIB),
                 vcpus,
                 tsc_mode,
-                hpet: hvm.is_some_and(|hvm| hvm.hpet),
                 apic: hvm.is_some_and(|hvm| hvm.apic),
                 viridian: hvm.map_or(0, |hvm| hvm.viridian),
                 acpi_tables,

@@ -4,7 +4,8 @@ use super::syntax::{Setting, Value};
 use super::vm::{Reader, Result};
 use super::{cpuid, shown};
 use crate::config::{
-    AffinityConfig, ClockOffset, CpuLists, CpuidConfig, CpuidText, GuestOptions, OnHostShutdown,
+    AffinityConfig, ClockOffset, CpuLists, CpuidConfig, CpuidText, GuestOptions, MachineOptions,
+    OnHostShutdown,
 };
 use crate::tuning::{CpuList, FIRST_POOL};
 
@@ -45,8 +46,9 @@ impl Reader<'_> {
             paging_pool_mib: number("shadow_memory", 0..=i64::from(POOL_MIB_MAX))?
                 .filter(|mib| *mib > 0),
             msr_relaxed: self.flag("msr_relaxed", false)?,
-            // Has several faults; read beside them.
+            // Have several faults; read beside them.
             hardware: None,
+            machine: MachineOptions::default(),
             // Needs the disks; read beside them.
             bootloader: None,
         };

@@ -19,7 +19,6 @@ pub(super) type Row = (&'static str, &'static [&'static str], &'static str);
 
 /// Without these the VM would not be what was asked for.
 pub(super) const REFUSED: &[Row] = &[
-    ("altp2mhvm", &["0"], LATER),
     ("device_model_stubdomain_override", &["0"], LATER),
     ("device_model_stubdomain_seclabel", &[], LATER),
     ("device_model_version", &["qemu-xen"], "only qemu-xen is supported"),
@@ -32,9 +31,7 @@ pub(super) const REFUSED: &[Row] = &[
 pub(super) const TOLERATED: &[Row] = &[
     ("device_model", &[], "ignored, as xl ignores it; use device_model_override"),
     ("nx", &["1"], "ignored: libxl ignores it too; see cpuid"),
-    ("hvm_pirq", &["1"], "ignored: interrupts over event channels are always offered"),
     ("spice", &["0"], "ignored: the screen is shown over VNC only"),
-    ("vpt_align", &["1"], "ignored: timers are always aligned"),
     ("xen_platform_pci_bar_uc", &["1"], "ignored: the BAR is always uncached"),
 ];
 
@@ -174,7 +171,7 @@ impl Reader<'_> {
     }
 
     /// One of these words; none if it is empty.
-    fn word<T: Copy>(
+    pub(super) fn word<T: Copy>(
         &self,
         key: &str,
         all: &[T],
@@ -357,6 +354,7 @@ pub(super) mod tests {
         "acpi_laptop_slate",
         "acpi_s3",
         "acpi_s4",
+        "altp2mhvm",
         "apic",
         "bios",
         "bios_path_override",
@@ -370,6 +368,7 @@ pub(super) mod tests {
         "firmware_override",
         "hdtype",
         "hpet",
+        "hvm_pirq",
         "keymap",
         "mca_caps",
         "mmio_hole",
@@ -391,6 +390,7 @@ pub(super) mod tests {
         "vnclisten",
         "vncpasswd",
         "vncunused",
+        "vpt_align",
         "xen_platform_pci",
     ];
 

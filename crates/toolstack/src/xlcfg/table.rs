@@ -74,6 +74,15 @@ const WITH_SERVED: &str = "read if QEMU serves a device";
 const BESIDE_SERVED: [&str; 2] = ["device_model_args", "device_model_override"];
 const BESIDE_SCREEN: [&str; 5] = ["keymap", "vncdisplay", "vnclisten", "vncpasswd", "vncunused"];
 
+/// Keys that are not read for PV, and what becomes of them there.
+const NOT_FOR_PV: [(&str, &str); 5] = [
+    ("altp2m", NOTHING),
+    ("altp2m_count", NOTHING),
+    ("oos", NOTHING),
+    ("timer_mode", REFUSED),
+    ("vmtrace_buf_kb", REFUSED),
+];
+
 /// What becomes of a key for PV and PVH, and for HVM.
 fn becomes(key: &str, treatment: Treatment) -> [String; 2] {
     let own = || {
@@ -103,7 +112,14 @@ fn becomes(key: &str, treatment: Treatment) -> [String; 2] {
         Treatment::Read if ["channel", "p9", "vkb"].contains(&key) => {
             ["read".to_owned(), "read, with `dm_restrict = 0`".to_owned()]
         }
-        Treatment::Read => ["read".to_owned(), "read".to_owned()],
+        Treatment::Read if key == "passthrough" => {
+            ["PV: read; PVH: refused unless `disabled`".to_owned(), "read".to_owned()]
+        }
+        Treatment::Read => {
+            let for_pv = NOT_FOR_PV.iter().find(|(name, _)| *name == key);
+            let plain = for_pv.map_or("read".to_owned(), |(_, it)| format!("PVH: read; PV: {it}"));
+            [plain, "read".to_owned()]
+        }
         Treatment::Ignored => [NOTHING.to_owned(), own()],
         Treatment::Refused { harmless, reason } => {
             let text = said(REFUSED, harmless, reason);

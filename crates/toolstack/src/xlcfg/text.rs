@@ -7,8 +7,8 @@ use xen::DomainKind;
 use super::viridian;
 use crate::config::{
     Bootloader, ChannelConfig, Connection, CpuLists, CpuidText, DiskBus, DiskConfig, FolderConfig,
-    GuestOptions, HardwareAccess, HvmSettings, IoMemory, IoPorts, KeyboardConfig, ModelUser, Rate,
-    ServedDevices, SoundCard, TscMode, VifConfig, VmConfig, Vnc,
+    GuestOptions, HardwareAccess, HvmSettings, IoMemory, IoPorts, KeyboardConfig, MachineOptions,
+    ModelUser, Rate, ServedDevices, SoundCard, TscMode, VifConfig, VmConfig, Vnc,
 };
 
 impl VmConfig {
@@ -70,6 +70,7 @@ impl VmConfig {
             writeln!(out, "max_grant_frames = {frames}")?;
         }
         write_options(out, &self.options)?;
+        write_machine(out, &self.options.machine)?;
         self.hvm.as_deref().map_or(Ok(()), |hvm| write_hvm(out, hvm))
     }
 }
@@ -158,6 +159,7 @@ fn write_options(out: &mut String, options: &GuestOptions) -> fmt::Result {
         paging_pool_mib,
         msr_relaxed,
         hardware,
+        machine: _,
     } = options;
     if let Some(hardware) = hardware.as_deref() {
         write_hardware(out, hardware)?;
@@ -209,6 +211,43 @@ fn write_options(out: &mut String, options: &GuestOptions) -> fmt::Result {
         Some(CpuidText::Words(text)) => writeln!(out, "cpuid = {}", Quoted(text)),
         Some(CpuidText::Leaves(texts)) => write_list(out, "cpuid", texts.iter().cloned()),
     }
+}
+
+fn write_machine(out: &mut String, machine: &MachineOptions) -> fmt::Result {
+    let default = MachineOptions::default();
+    let MachineOptions {
+        altp2m,
+        altp2m_count,
+        timer_mode,
+        timers_aligned,
+        pirqs,
+        vpmu,
+        trace_kib,
+        out_of_sync,
+        passthrough,
+    } = *machine;
+    for (key, word) in [
+        ("altp2m", (altp2m != default.altp2m).then(|| altp2m.as_str())),
+        ("timer_mode", (timer_mode != default.timer_mode).then(|| timer_mode.as_str())),
+        ("passthrough", (passthrough != default.passthrough).then(|| passthrough.as_str())),
+    ] {
+        if let Some(word) = word {
+            writeln!(out, "{key} = \"{word}\"")?;
+        }
+    }
+    for (key, number) in [
+        ("altp2m_count", altp2m_count.map(u32::from)),
+        ("vpt_align", (!timers_aligned).then_some(0)),
+        ("hvm_pirq", pirqs.then_some(1)),
+        ("vpmu", vpmu.then_some(1)),
+        ("vmtrace_buf_kb", Some(trace_kib).filter(|kib| *kib != 0)),
+        ("oos", (!out_of_sync).then_some(0)),
+    ] {
+        if let Some(number) = number {
+            writeln!(out, "{key} = {number}")?;
+        }
+    }
+    Ok(())
 }
 
 fn write_hardware(out: &mut String, hardware: &HardwareAccess) -> fmt::Result {

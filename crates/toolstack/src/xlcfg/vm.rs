@@ -98,7 +98,10 @@ impl Reader<'_> {
         let options = found.take(self.guest_options());
         let bootloader = self.bootloader(kind, &disks, &mut found);
         let hardware = self.hardware(&mut found);
-        let options = GuestOptions { bootloader, hardware, ..options };
+        let machine = self.machine(kind, &mut found);
+        let modes = (options.nested_virt, options.shadow_paging);
+        self.check_machine(&machine, modes, (memory_mib, memory_max_mib), kind, &mut found);
+        let options = GuestOptions { bootloader, hardware, machine, ..options };
         let cmdline = self.cmdline(&mut found);
         let grant_frames_max = self.number("max_grant_frames", 1..=i64::from(u16::MAX));
         let config = VmConfig {

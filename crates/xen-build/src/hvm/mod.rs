@@ -43,8 +43,6 @@ pub struct HvmConfig<'a> {
     /// What createdomain and max_vcpus were told.
     pub vcpus: u32,
     pub tsc_mode: TscMode,
-    /// Whether Xen emulates a high precision event timer.
-    pub hpet: bool,
     /// Whether the firmware tells the guest of its interrupt controllers for many CPUs.
     pub apic: bool,
     /// Hyper-V enlightenments (`HVMPV_*`), 0 for none.
@@ -114,8 +112,8 @@ pub fn prepare_hvm<H: Hypervisor>(
     claim(xen, domid, ram_pages + special_pages + config.video_pages)
 }
 
-/// Builds the domain, which stays paused. The caller's part is as for [`build`](crate::build); the
-/// caller also calls [`prepare_hvm`] first, and awaits the device model before the domain runs.
+/// Builds the domain, which stays paused. The caller's part is as for [`build`](crate::build); it sets the parameters of
+/// timers, and [`prepare_hvm`] first, and awaits the device model before the domain runs.
 ///
 /// # Errors
 /// As [`check_hvm`], or [`BuildError`] if a hypercall fails.
@@ -168,7 +166,7 @@ fn build_claimed<H: Hypervisor>(
     }
     loader.flush()?;
 
-    for (param, value) in params(config, channels) {
+    for (param, value) in params(channels) {
         xen.set_hvm_param(domid, param, value).map_err(refused("set its parameters"))?;
     }
     if config.viridian != 0 {
@@ -193,14 +191,8 @@ fn build_claimed<H: Hypervisor>(
 }
 
 /// Parameters that are set for every domain.
-fn params(config: &HvmConfig<'_>, channels: &Channels) -> [(HvmParam, u64); 15] {
-    /// Missed ticks of a descheduled vCPU are not delivered, as with libxl.
-    const TIMER_NO_DELAY_FOR_MISSED_TICKS: u64 = 1;
+fn params(channels: &Channels) -> [(HvmParam, u64); 12] {
     [
-        (HvmParam::TimerMode, TIMER_NO_DELAY_FOR_MISSED_TICKS),
-        (HvmParam::HpetEnabled, config.hpet.into()),
-        // Virtual timers are aligned where possible, as with libxl.
-        (HvmParam::VptAlign, 1),
         (HvmParam::IdentPt, special::IDENT_PT << PAGE_SHIFT),
         (HvmParam::StorePfn, special::STORE),
         (HvmParam::StoreEvtchn, channels.store.port.0.into()),

@@ -72,10 +72,7 @@ pub(crate) fn build<H: Hypervisor>(
     loader.put(start_info, &start_info_bytes)?;
     loader.flush()?;
 
-    /// Missed ticks of a descheduled vCPU are not delivered: Linux keeps time by another clock.
-    const TIMER_NO_DELAY_FOR_MISSED_TICKS: u64 = 1;
     for (param, value) in [
-        (HvmParam::TimerMode, TIMER_NO_DELAY_FOR_MISSED_TICKS),
         (HvmParam::IdentPt, IDENT_PT_PFN << PAGE_SHIFT),
         (HvmParam::StorePfn, STORE_PFN),
         (HvmParam::StoreEvtchn, channels.store.port.0.into()),

@@ -13,10 +13,10 @@ use expect_test::expect;
 use xen::{
     AffinityChange, Assignment, Batch, BitSet, ChannelStatus, CpuPolicy, CpuPolicyKind,
     CreateDomain, CreateOptions, Debugging, DirtyRead, DomId, DomainKind, E820Entry, E820Kind,
-    EvtchnPeer, EvtchnPort, ExtState, ExtVcpuContext, GrantRef, GuestIrq, HvmParam, MappingChange,
-    Mfn, Msr, Op, PciAddress, Permission, PhysmapSpace, PirqSource, Placement, Resource,
-    SchedParams, SchedTuning, Scheduler, ShutdownReason, Trigger, TscInfo, Uuid, Vnuma, VnumaRange,
-    Xen,
+    EvtchnPeer, EvtchnPort, ExtState, ExtVcpuContext, GrantRef, GuestIrq, HvmParam, IommuTables,
+    MappingChange, Mfn, Msr, Op, PciAddress, Permission, PhysmapSpace, PirqSource, Placement,
+    Resource, SchedParams, SchedTuning, Scheduler, ShutdownReason, Trigger, TscInfo, Uuid, Vnuma,
+    VnumaRange, Xen,
 };
 
 use crate::scripted::{Call, Scripted, probing};
@@ -132,7 +132,14 @@ fn issue_all(xen: &mut Xen<Scripted<'_>>) {
         shadow_paging: true,
         nested_virt: true,
         msr_relaxed: true,
+        altp2m: (3, 10),
+        pirqs: true,
+        vpmu: true,
+        trace_bytes: 0x4_0000,
+        always_in_sync: true,
+        iommu: Some(IommuTables::Own),
     };
+    let _ = xen.create_domain(&CreateDomain { options, ..wanted(DomainKind::Hvm) });
     let _ = xen.create_domain(&CreateDomain { options, ..wanted(DomainKind::Pvh) });
     let _ = xen.destroy_domain(DOMID);
     let _ = xen.pause_domain(DOMID);
@@ -191,6 +198,7 @@ fn issue_all(xen: &mut Xen<Scripted<'_>>) {
         HvmParam::IoreqServerPfn,
         HvmParam::IoreqServerPages,
         HvmParam::VmGenerationIdAddress,
+        HvmParam::Altp2m,
         HvmParam::Vm86TssSized,
         HvmParam::McaCapabilities,
     ] {
@@ -389,7 +397,8 @@ fn hypercalls_decode_with_the_headers() {
     expect![[r#"
         domctl domain=32757 createdomain handle=abababababababababababababababab ssidref=0 flags=0 iommu_opts=0 max_vcpus=0x3 max_evtchn_port=0x3ff max_grant_frames=65 max_maptrack_frames=-1 grant_opts=0x1 vmtrace_size=0 cpupool_id=0 arch.emulation_flags=0 arch.misc_flags=0
         domctl domain=32757 createdomain handle=abababababababababababababababab ssidref=0 flags=0x3 iommu_opts=0 max_vcpus=0x3 max_evtchn_port=0x3ff max_grant_frames=65 max_maptrack_frames=-1 grant_opts=0x1 vmtrace_size=0 cpupool_id=0 arch.emulation_flags=0x1 arch.misc_flags=0
-        domctl domain=32757 createdomain handle=abababababababababababababababab ssidref=0 flags=0x41 iommu_opts=0 max_vcpus=0x3 max_evtchn_port=0x3ff max_grant_frames=65 max_maptrack_frames=-1 grant_opts=0x2 vmtrace_size=0 cpupool_id=0 arch.emulation_flags=0x1 arch.misc_flags=0x1
+        domctl domain=32757 createdomain handle=abababababababababababababababab ssidref=0 flags=0xe9 iommu_opts=0x1 max_vcpus=0x3 max_evtchn_port=0x3ff max_grant_frames=65 max_maptrack_frames=-1 grant_opts=0x2 vmtrace_size=0x40000 cpupool_id=0 arch.emulation_flags=0x3ff arch.misc_flags=0x1
+        domctl domain=32757 createdomain handle=abababababababababababababababab ssidref=0 flags=0xe9 iommu_opts=0x1 max_vcpus=0x3 max_evtchn_port=0x3ff max_grant_frames=65 max_maptrack_frames=-1 grant_opts=0x2 vmtrace_size=0x40000 cpupool_id=0 arch.emulation_flags=0x1 arch.misc_flags=0x1
         domctl domain=7 destroydomain
         domctl domain=7 pausedomain
         domctl domain=7 unpausedomain
@@ -450,6 +459,7 @@ fn hypercalls_decode_with_the_headers() {
         hvm_op set_param domid=0x7 value=0x100000008 index=IOREQ_SERVER_PFN
         hvm_op set_param domid=0x7 value=0x100000008 index=NR_IOREQ_SERVER_PAGES
         hvm_op set_param domid=0x7 value=0x100000008 index=VM_GENERATION_ID_ADDR
+        hvm_op set_param domid=0x7 value=0x100000008 index=ALTP2M
         hvm_op set_param domid=0x7 value=0x100000008 index=VM86_TSS_SIZED
         hvm_op set_param domid=0x7 value=0x100000008 index=MCA_CAP
         hvm_op get_param domid=0x7 value=0 index=STORE_PFN

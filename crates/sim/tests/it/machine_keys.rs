@@ -1,0 +1,113 @@
+//! Keys about how Xen runs a guest's machine: what they tell Xen, and what a host must have for them.
+
+use sim::{HostConfig, MachineConfig, Release};
+use toolstack::Reply;
+use toolstack::saved::{AfterSave, FileFormat};
+use xen::{DomId, HvmParam, Xen};
+
+use crate::save::save_as;
+use crate::save_hvm::restore_as;
+use crate::support::{Lab, linux};
+
+const HVM: &str = "name = 'one'\ntype = 'hvm'\nmemory = 64\ndisk = ['/disk.raw,raw,hda,w']\n";
+/// `XEN_DOMCTL_CDF_*`.
+const OOS_OFF: u32 = 8;
+const IOMMU: u32 = 32;
+const VPMU: u32 = 128;
+
+fn lab(machine: MachineConfig) -> Lab {
+    let mut lab = Lab::new(HostConfig { machine, ..HostConfig::default() });
+    sim::add_hvm_files(lab.host.os(), "sim.kind=linux");
+    lab.before = lab.host.snapshot().unwrap();
+    lab
+}
+
+fn able() -> MachineConfig {
+    MachineConfig { has_iommu: true, has_vpmu: true, has_vmtrace: true, ..MachineConfig::default() }
+}
+
+fn params(lab: &Lab, domid: DomId) -> [u64; 4] {
+    let mut xen = Xen::probe(lab.host.machine().hypervisor()).unwrap();
+    let params = [HvmParam::TimerMode, HvmParam::VptAlign, HvmParam::HpetEnabled, HvmParam::Altp2m];
+    params.map(|param| xen.hvm_param(domid, param).unwrap())
+}
+
+fn flags(lab: &Lab, domid: DomId) -> u32 {
+    lab.host.machine().get().domain(domid).unwrap().flags
+}
+
+fn ends_with_nothing_left(mut lab: Lab) {
+    assert!(matches!(lab.destroy("one"), Reply::Gone { .. }));
+    lab.settle();
+    lab.assert_nothing_left();
+}
+
+#[test]
+fn timers_and_views_of_memory_are_as_asked_for_on_every_release() {
+    for release in Release::ALL {
+        let mut lab = lab(MachineConfig { release, ..MachineConfig::default() });
+        let domid = lab.create(HVM).unwrap();
+        assert_eq!(params(&lab, domid), [1, 1, 1, 0], "{release:?}");
+        ends_with_nothing_left(lab);
+    }
+    for release in Release::ALL {
+        let mut lab = lab(MachineConfig { release, ..MachineConfig::default() });
+        let lines = "timer_mode = 3\nvpt_align = 0\nhpet = 0\naltp2m = 'external'\n";
+        let domid = lab.create(&format!("{HVM}{lines}")).unwrap();
+        assert_eq!(params(&lab, domid), [3, 0, 0, 2], "{release:?}");
+        ends_with_nothing_left(lab);
+    }
+}
+
+#[test]
+fn a_pvh_guest_has_a_timer_mode_and_views_too() {
+    for release in Release::ALL {
+        let mut lab = lab(MachineConfig { release, ..MachineConfig::default() });
+        let lines = "timer_mode = 0\naltp2m = 'limited'\naltp2m_count = 2\n";
+        let domid = lab.create(&format!("{}{lines}", linux("one", "pvh", "boot"))).unwrap();
+        assert_eq!(params(&lab, domid), [0, 0, 0, 3], "{release:?}");
+        ends_with_nothing_left(lab);
+    }
+}
+
+#[test]
+fn a_restored_guest_has_the_same_timers() {
+    let mut lab = lab(MachineConfig::default());
+    let vm = format!("{}timer_mode = 2\nvpt_align = 0\nhpet = 0\naltp2m = 1\n", HVM);
+    let domid = lab.create(&vm).unwrap();
+    lab.settle();
+    assert_eq!(params(&lab, domid), [2, 0, 0, 1]);
+    for format in [FileFormat::Xylem, FileFormat::Xl] {
+        let reply = lab.ask(save_as(AfterSave::Destroyed, format));
+        assert!(matches!(reply, Reply::Gone { .. }), "{reply:?}");
+        let domid = restore_as(&mut lab, None).unwrap();
+        assert_eq!(params(&lab, domid), [2, 0, 0, 1], "{format:?}");
+    }
+}
+
+#[test]
+fn flags_of_the_creation_are_as_asked_for() {
+    let mut lab = lab(able());
+    let lines = "vpmu = 1\noos = 0\nvmtrace_buf_kb = 64\npassthrough = 'enabled'\n";
+    let domid = lab.create(&format!("{HVM}{lines}")).unwrap();
+    assert_eq!(flags(&lab, domid) & (OOS_OFF | IOMMU | VPMU), OOS_OFF | IOMMU | VPMU);
+    ends_with_nothing_left(lab);
+}
+
+#[test]
+fn what_the_host_has_not_is_refused_before_anything_is_made() {
+    for (line, problem) in [
+        ("vpmu = 1", "vpmu: this host's Xen has none for guests; its command line needs vpmu=1"),
+        (
+            "vmtrace_buf_kb = 64",
+            "vmtrace_buf_kb: this host's CPUs cannot trace vCPUs, or Xen does not",
+        ),
+        ("passthrough = 'share_pt'", "passthrough: this host has no IOMMU, or Xen does not use it"),
+    ] {
+        let mut lab = lab(MachineConfig::default());
+        let error = lab.create(&format!("{HVM}{line}\n")).unwrap_err();
+        assert!(error.contains(problem), "{error}");
+        lab.settle();
+        lab.assert_nothing_left();
+    }
+}
