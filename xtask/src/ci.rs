@@ -2,6 +2,7 @@
 
 mod scenarios;
 mod schedule;
+mod space;
 mod steps;
 
 use std::process::{Command, ExitCode};
@@ -34,6 +35,7 @@ pub(crate) fn main(parser: &mut lexopt::Parser) -> Result<ExitCode> {
     match parser.next()? {
         None => {
             require_needs()?;
+            space::require()?;
             schedule::run(STEPS)
         }
         Some(Long("step")) => {

@@ -93,6 +93,9 @@ pub(super) fn run(steps: &[Step]) -> Result<ExitCode> {
             }
             print_output(&step, &steps[step.index])?;
             has_printed = true;
+            if !passed {
+                super::space::full().iter().for_each(|line| println!("ci: {line}"));
+            }
         }
         running = still;
         // What follows belongs to it again.
