@@ -31,6 +31,7 @@ use crate::images::DiskFaults;
 use crate::machine::Machine;
 use crate::models::{self, ModelFate, ModelTable};
 use crate::monitor::{MonitorFate, SimMonitor};
+use crate::prng::split_mix;
 use crate::qemu;
 use crate::shared::Sharing;
 use crate::storage::StorageState;
@@ -92,6 +93,7 @@ pub struct OsState {
     userdata: BTreeMap<(DomId, Uuid), String>,
     /// The VMs that start with the host were started.
     booted: bool,
+    random_drawn: u64,
     loaders: BTreeMap<String, Arc<HvmLoader>>,
     pub(crate) models: ModelTable,
     pub(crate) bootloaders: Bootloaders,
@@ -595,6 +597,15 @@ impl Host for SimOs {
         struct Alone;
         impl Turn for Alone {}
         Some(Box::new(Alone))
+    }
+
+    fn random(&mut self) -> Result<[u8; 16], HostError> {
+        // Other ones each time.
+        let mut os = self.get_mut();
+        os.random_drawn += 1;
+        let mut state = os.random_drawn;
+        let halves = [split_mix(&mut state), split_mix(&mut state)].map(u64::to_le_bytes);
+        Ok(halves.concat().try_into().expect("two halves"))
     }
 
     fn unix_ms(&mut self) -> u64 {

@@ -86,6 +86,7 @@ impl Host {
                     domain: DomainRef { domid: DomId(self.domains), life },
                     store_port: EvtchnPort(1),
                     console_port: EvtchnPort(2),
+                    generation_id: None,
                 })
             }
             Work::Create(CreateWork::Build { .. }) => Output::Built(Built {

@@ -4,6 +4,7 @@ mod guest;
 mod hvm;
 mod machine;
 mod served;
+mod spice;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -23,6 +24,7 @@ pub use served::{
     ServedDevices, numbered,
 };
 
+pub use spice::Spice;
 pub use storage::{Access, ImageFormat, Mode};
 use xen::{DomainKind, Uuid};
 pub use xen_build::TscMode;

@@ -5,13 +5,14 @@
 //! and PV drivers expect, `docs/features/qemu-deprivilege.pandoc`.
 
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
 
 use storage::Attachment;
 use xen::{DomId, Uuid};
 
 use crate::config::{
-    Access, Connection, DiskConfig, DiskPlace, HvmSettings, ModelUser, SoundCard, UsbVersion, Vga,
-    VifConfig, VmConfig, Vnc,
+    Access, Connection, DiskConfig, DiskPlace, HvmSettings, ModelUser, SoundCard, Spice,
+    UsbVersion, Vga, VifConfig, VmConfig, Vnc,
 };
 use crate::layout;
 
@@ -84,6 +85,9 @@ pub const USER_FIRST: u32 = 1_900_000_000;
 
 /// By which XenServer's drivers are found.
 const XENSERVER_DEVICE: u16 = 0xc000;
+
+/// A password that comes through a pipe.
+const SECRET: &str = "secret,id=vnc-password,file=/proc/self/fd/0";
 
 /// Tag of our device models on their command line.
 const TAG: &str = "null,id=xylem-";
@@ -200,20 +204,31 @@ pub fn launch(
     if config.vcpus_max > 1 {
         words.pair("-smp", format!("{},maxcpus={}", config.vcpus, config.vcpus_max));
     }
+    if hvm.nographic && hvm.vnc.is_none() {
+        words.put(["-nographic"]);
+    }
     // First, so that it has the same place whatever else there is.
     if config.emulated_disks().any(|(place, _)| matches!(place, DiskPlace::Scsi(_))) {
         words.pair("-device", "lsi53c895a");
+    }
+    if let Some(spice) = &hvm.spice {
+        spice_server(&mut words, spice, hvm);
     }
     match hvm.vga {
         Vga::None => {}
         Vga::Cirrus => words.pair("-device", format!("cirrus-vga,vgamem_mb={}", hvm.video_mib)),
         Vga::Standard => words.pair("-device", format!("VGA,vgamem_mb={}", hvm.video_mib)),
+        Vga::Qxl => {
+            let half = hvm.video_mib / 2;
+            words.pair("-device", format!("qxl-vga,vram_size_mb={half},ram_size_mb={half}"));
+        }
     }
     screen(&mut words, hvm.vnc.as_ref(), hvm.keymap.as_deref(), domid);
     for serial in &hvm.serial {
         words.pair("-serial", serial);
     }
     usb(&mut words, hvm);
+    redirections(&mut words, hvm);
     sound(&mut words, hvm);
     boot(&mut words, config, hvm);
     // In libxl's order: a device's number on the PCI bus is that of its option, a guest knows its devices by it, and so does a
@@ -239,7 +254,7 @@ pub fn launch(
     Launch {
         programs: programs(config),
         arguments: words.0,
-        input: hvm.vnc.as_ref().and_then(|vnc| vnc.password.clone()),
+        input: password(hvm).cloned(),
         log: log_file(config),
         state,
         is_server: false,
@@ -300,13 +315,62 @@ fn screen(words: &mut Words, vnc: Option<&Vnc>, keymap: Option<&str>, domid: Dom
         let mut screen = format!("{}:{}", vnc.listen, vnc_display(vnc, domid));
         if vnc.password.is_some() {
             // Passed through a pipe, since command lines are world-readable.
-            words.pair("-object", "secret,id=vnc-password,file=/proc/self/fd/0");
+            words.pair("-object", SECRET);
             screen.push_str(",password-secret=vnc-password");
         }
         words.pair("-vnc", screen);
     }
     if let Some(keymap) = keymap {
         words.pair("-k", keymap);
+    }
+}
+
+/// The one of VNC and SPICE.
+fn password(hvm: &HvmSettings) -> Option<&String> {
+    let of_vnc = hvm.vnc.as_ref().and_then(|vnc| vnc.password.as_ref());
+    of_vnc.or(hvm.spice.as_ref().and_then(|spice| spice.password.as_ref()))
+}
+
+fn spice_server(words: &mut Words, spice: &Spice, hvm: &HvmSettings) {
+    let mut server = format!("port={},tls-port={}", spice.port, spice.tls_port);
+    if let Some(host) = &spice.host {
+        let _ = write!(server, ",addr={host}");
+    }
+    match &spice.password {
+        None => server.push_str(",disable-ticketing=on"),
+        Some(_) => {
+            if hvm.vnc.as_ref().is_none_or(|vnc| vnc.password.is_none()) {
+                words.pair("-object", SECRET);
+            }
+            server.push_str(",password-secret=vnc-password");
+        }
+    }
+    let _ = write!(server, ",agent-mouse={}", if spice.agent_mouse { "on" } else { "off" });
+    if !spice.clipboard {
+        server.push_str(",disable-copy-paste=on");
+    }
+    for (option, word) in [
+        ("image-compression", &spice.image_compression),
+        ("streaming-video", &spice.streaming_video),
+    ] {
+        if let Some(word) = word {
+            let _ = write!(server, ",{option}={word}");
+        }
+    }
+    words.pair("-spice", server);
+    if spice.agent {
+        words.pair("-device", "virtio-serial");
+        words.pair("-chardev", "spicevmc,id=vdagent,name=vdagent");
+        words.pair("-device", "virtserialport,chardev=vdagent,name=com.redhat.spice.0");
+    }
+}
+
+/// For USB devices of a SPICE client.
+fn redirections(words: &mut Words, hvm: &HvmSettings) {
+    let count = hvm.spice.as_ref().map_or(0, |spice| spice.usb_redirections);
+    for number in 1..=count {
+        words.pair("-chardev", format!("spicevmc,name=usbredir,id=usbrc{number}"));
+        words.pair("-device", format!("usb-redir,chardev=usbrc{number},id=usbrc{number}"));
     }
 }
 
@@ -516,6 +580,47 @@ mod tests {
         assert!(launch.arguments.iter().all(|word| !word.contains("=secret,data")));
         let known = parse_command_line(&launch.arguments);
         assert_eq!(known, Some((Uuid([7; 16]), DomId(3))));
+    }
+
+    #[test]
+    fn a_screen_by_spice_is_beside_that_by_vnc() {
+        let more = "spice = 1\nspicehost = '127.0.0.1'\nspiceport = 6000\nspicevdagent = 1\nvga = 'qxl'\n\
+                    spiceusbredirection = 2\nspice_image_compression = 'lz'\nspicepasswd = 'secret'\n";
+        let of = |lines: &str| {
+            let config = config(&format!("{more}{lines}"));
+            launch(&config, Uuid([7; 16]), DomId(3), &BTreeMap::new(), None)
+        };
+        let shown = |launch: &Launch| {
+            let from = launch.arguments.iter().position(|word| word == "-m").unwrap();
+            in_lines(&launch.arguments[from..])
+        };
+        let only = of("vnc = 0\nnographic = 1\n");
+        expect_test::expect![[r#"
+            -m 0
+            -nographic -object secret,id=vnc-password,file=/proc/self/fd/0
+            -spice port=6000,tls-port=0,addr=127.0.0.1,password-secret=vnc-password,agent-mouse=on,disable-copy-paste=on,image-compression=lz
+            -device virtio-serial
+            -chardev spicevmc,id=vdagent,name=vdagent
+            -device virtserialport,chardev=vdagent,name=com.redhat.spice.0
+            -device qxl-vga,vram_size_mb=64,ram_size_mb=64
+            -device ich9-usb-ehci1,id=usb,addr=0x1d.0x7,multifunction=on
+            -device ich9-usb-uhci1,masterbus=usb.0,firstport=0,addr=0x1d.0x0,multifunction=on
+            -device ich9-usb-uhci2,masterbus=usb.0,firstport=2,addr=0x1d.0x1,multifunction=on
+            -device ich9-usb-uhci3,masterbus=usb.0,firstport=4,addr=0x1d.0x2,multifunction=on
+            -chardev spicevmc,name=usbredir,id=usbrc1
+            -device usb-redir,chardev=usbrc1,id=usbrc1
+            -chardev spicevmc,name=usbredir,id=usbrc2
+            -device usb-redir,chardev=usbrc2,id=usbrc2
+            -boot order=cda
+            -xen-domid-restrict -chroot /run/xylem/empty
+            -runas 1900000003:1900000003"#]].assert_eq(&shown(&only));
+        assert_eq!(only.input.as_deref(), Some("secret"));
+        // One password is read once.
+        let both = of("vncpasswd = 'secret'\nnographic = 1\n");
+        let secrets = both.arguments.iter().filter(|word| word.starts_with("secret,")).count();
+        assert_eq!((secrets, both.input.as_deref()), (1, Some("secret")));
+        assert!(!both.arguments.iter().any(|word| word == "-nographic"));
+        assert!(both.arguments.iter().all(|word| !word.contains("=secret,port")));
     }
 
     #[test]

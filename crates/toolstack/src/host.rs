@@ -103,6 +103,12 @@ pub trait Host {
     /// The turn of whoever takes memory; `None` while another performer of this daemon has it.
     fn take_turn(&mut self) -> Option<Box<dyn Turn>>;
 
+    /// Numbers that nobody can guess.
+    ///
+    /// # Errors
+    /// The kernel has none.
+    fn random(&mut self) -> Result<[u8; 16], HostError>;
+
     /// The time of day, in milliseconds since 1970.
     fn unix_ms(&mut self) -> u64;
 

@@ -6,18 +6,21 @@
 //! A node inherits its parent's permissions when it is created, so permissions are set only where
 //! they change: the domain's directory (the guest reads) and the few places where the guest writes.
 
+mod disown;
+mod hvm;
 mod served;
 
 use std::collections::BTreeMap;
 
 use storage::{Attachment, DeviceNumber};
 use xen::{DomId, DomainKind, EvtchnPort, Uuid, XenbusState};
-use xen_build::Tables;
 use xenstore::{Access, Permission};
 
-use crate::config::{DiskConfig, HvmSettings, Mac, SmbiosText, Start, VifConfig, VmConfig, Vnc};
-use crate::device_model::{self, Process};
+use crate::config::{DiskConfig, Mac, Start, VifConfig, VmConfig};
+use crate::device_model;
 use crate::record::{self, FORMAT_NODE, Texts};
+pub use disown::{disowned_nodes, foreign_paths};
+pub use hvm::{generation_nodes, generation_path, table_nodes};
 pub use served::{devices as served_devices, plugged_keyboard as plugged_keyboard_nodes};
 
 /// One node to write.
@@ -373,7 +376,7 @@ pub fn early_nodes(config: &VmConfig, uuid: Uuid, domid: DomId) -> Nodes {
     if let Some(hvm) = &config.hvm {
         // Else libxl takes it for one that knows no QMP.
         nodes.put(format!("/libxl/{domid}/dm-version"), "qemu_xen");
-        hvm_nodes(&mut nodes, domid, hvm);
+        hvm::nodes(&mut nodes, domid, hvm);
     }
     served::nodes(&mut nodes, domid, config);
     for vif in &config.vifs {
@@ -427,52 +430,6 @@ fn memory_nodes(nodes: &mut Nodes, path: &str, config: &VmConfig) {
     }
     nodes.put(format!("{path}/memory/static-max"), max.to_string());
     nodes.put(format!("{path}/memory/target"), target.to_string());
-}
-
-/// Nodes for hvmloader and VNC viewers.
-fn hvm_nodes(nodes: &mut Nodes, domid: DomId, hvm: &HvmSettings) {
-    let path = format!("/local/domain/{domid}");
-    let flag = |on: bool| if on { "1" } else { "0" };
-    nodes.put(format!("{path}/hvmloader/bios"), hvm.bios.as_str());
-    // Memory below 4 GiB must stay where QEMU expects it.
-    nodes.put(format!("{path}/hvmloader/allow-memory-relocate"), "0");
-    nodes.put(format!("{path}/platform/acpi"), flag(hvm.acpi));
-    nodes.put(format!("{path}/platform/acpi_s3"), flag(hvm.acpi_s3));
-    nodes.put(format!("{path}/platform/acpi_s4"), flag(hvm.acpi_s4));
-    nodes.put(format!("{path}/platform/acpi_laptop_slate"), flag(hvm.laptop_slate));
-    if let Some(mib) = hvm.hole_mib {
-        nodes.put(format!("{path}/platform/mmio_hole_size"), (u64::from(mib) << 20).to_string());
-    }
-    let mut oem_texts = 1..;
-    for SmbiosText { key, value } in &hvm.smbios {
-        let name = match *key {
-            SmbiosText::OEM => format!("oem-{}", oem_texts.next().unwrap_or_default()),
-            key => key.replace('_', "-"),
-        };
-        nodes.put(format!("{path}/bios-strings/{name}"), value);
-    }
-    vnc_nodes(nodes, domid, hvm.vnc.as_ref());
-}
-
-/// Where its loader finds tables that it adds to its own.
-#[must_use]
-pub fn table_nodes(domid: DomId, tables: Tables) -> Nodes {
-    let mut nodes = Nodes::default();
-    for (name, place) in [("acpi", tables.acpi), ("smbios", tables.smbios)] {
-        let Some((address, bytes)) = place else { continue };
-        let path = format!("/local/domain/{domid}/hvmloader/{name}");
-        nodes.put(format!("{path}/address"), format!("{address:#x}"));
-        nodes.put(format!("{path}/length"), format!("{bytes:#x}"));
-    }
-    nodes
-}
-
-/// Nodes for VNC viewers.
-fn vnc_nodes(nodes: &mut Nodes, domid: DomId, vnc: Option<&Vnc>) {
-    let Some(vnc) = vnc else { return };
-    let path = format!("/local/domain/{domid}/console");
-    nodes.put(format!("{path}/vnc-listen"), &vnc.listen);
-    nodes.put(format!("{path}/vnc-port"), device_model::vnc_port(vnc, domid).to_string());
 }
 
 /// The word for a kind of domain in configuration files and under `/libxl`.
@@ -732,85 +689,10 @@ pub fn adopted_nodes(config_text: &str, uuid: Uuid, domid: DomId, made: Completi
     nodes
 }
 
-/// Where libxl's hotplug scripts are.
-const SCRIPTS: &str = "/etc/xen/scripts";
-
-/// What libxl has of a domain beside what ours have: the scripts that it runs when a device goes, what those read, its
-/// console, and the process that it kills. `config` is as libxl knows it.
-#[must_use]
-pub fn disowned_nodes(
-    config: &VmConfig,
-    domid: DomId,
-    disks: &BTreeMap<u32, Attachment>,
-    model: Option<Process>,
-) -> Nodes {
-    let mut nodes = Nodes::default();
-    let mut device = |device: DeviceRef, values: &[(&str, &str)]| {
-        for folder in [device.backend(domid), device.libxl(domid)] {
-            for (key, value) in values {
-                nodes.put(format!("{folder}/{key}"), *value);
-            }
-        }
-    };
-    for disk in config.disks.iter().filter(|disk| !disk.is_empty()) {
-        let vbd = DeviceRef { kind: DeviceKind::Vbd, devid: disk.vdev.number };
-        let script = format!("{SCRIPTS}/block");
-        let attachment = &disks[&disk.vdev.number];
-        let params = match attachment {
-            Attachment::Loop(_) | Attachment::Block(_) => &disk.target,
-            Attachment::Image(device) | Attachment::Vdi { device, .. } => &device.path,
-        };
-        device(vbd, &[("script", &script), ("params", params)]);
-        if let Attachment::Loop(of_file) = attachment {
-            // The script detaches it.
-            device(vbd, &[("node", &of_file.path)]);
-        }
-    }
-    for vif in &config.vifs {
-        let script = format!("{SCRIPTS}/vif-bridge");
-        device(DeviceRef { kind: DeviceKind::Vif, devid: vif.devid }, &[("script", &script)]);
-    }
-    console_nodes(&mut nodes, domid);
-    if let Some(process) = model {
-        let node = format!("/local/domain/{domid}/image/device-model-pid");
-        nodes.put(node, process.pid.to_string());
-    }
-    nodes
-}
-
-/// libxl's own of the first console.
-fn console_nodes(nodes: &mut Nodes, domid: DomId) {
-    let frontend = format!("/local/domain/{domid}/console");
-    let backend = format!("/local/domain/0/backend/console/{domid}/0");
-    let libxl = format!("/libxl/{domid}/device/console/0");
-    nodes.put_with(&backend, "", &[DOM0_ONLY, Permission::new(Access::Read, domid)]);
-    for folder in [&backend, &libxl] {
-        nodes.put(format!("{folder}/frontend"), &frontend);
-        nodes.put(format!("{folder}/frontend-id"), domid.to_string());
-        for (key, value) in [("online", "1"), ("state", "1"), ("protocol", "vt100")] {
-            nodes.put(format!("{folder}/{key}"), value);
-        }
-    }
-    nodes.put(format!("{libxl}/backend"), &backend);
-    nodes.put(format!("{frontend}/backend"), &backend);
-    nodes.put(format!("{frontend}/backend-id"), "0");
-}
-
 /// The record of a VM that is nobody's of ours any more.
 #[must_use]
 pub fn record_removal(uuid: Uuid) -> Removal {
     Removal::of_vm(record_path(uuid), 2)
-}
-
-/// Unused console nodes of libxl: without them, an adopted domain's nodes are like those of ours.
-#[must_use]
-pub fn foreign_paths(domid: DomId) -> Vec<Removal> {
-    vec![
-        Removal::of_domain(format!("/local/domain/0/backend/console/{domid}"), 1),
-        Removal::of_domain(format!("/libxl/{domid}/device/console"), 1),
-        Removal::of_domain(format!("/local/domain/{domid}/console/backend"), 0),
-        Removal::of_domain(format!("/local/domain/{domid}/console/backend-id"), 0),
-    ]
 }
 
 /// A record's node that names the devices being plugged or unplugged.

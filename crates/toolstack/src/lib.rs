@@ -12,6 +12,7 @@ pub mod config;
 pub mod device_model;
 pub mod domains;
 pub mod foreign;
+pub mod generation;
 pub mod host;
 pub mod lanes;
 pub mod layout;

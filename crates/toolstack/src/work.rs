@@ -18,6 +18,7 @@ use crate::checkpoint::Checkpoint;
 use crate::config::VmConfig;
 use crate::device_model::{ModelState, OwnModel, Process};
 use crate::foreign::ForeignReading;
+use crate::generation::GenerationId;
 use crate::layout::{self, DeviceRef};
 use crate::moves::{Farewell, Greeting, Handover, Speaks};
 pub use crate::perform::{AdoptionWork, DefinitionWork, QueryWork, TuneWork};
@@ -59,6 +60,8 @@ pub struct NewDomain {
     pub domain: DomainRef,
     pub store_port: EvtchnPort,
     pub console_port: EvtchnPort,
+    /// What an HVM guest is told of its memory's generation, if that is another than before.
+    pub generation_id: Option<GenerationId>,
 }
 
 /// Whether Xen must be asked first if a domain still exists.

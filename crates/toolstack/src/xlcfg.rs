@@ -16,6 +16,7 @@ mod keys;
 mod machine;
 mod pool;
 mod served;
+mod spice;
 mod syntax;
 #[cfg(test)]
 mod table;

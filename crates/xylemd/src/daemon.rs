@@ -155,13 +155,18 @@ fn lend(connection: &mut dyn Channel, device: &str) -> Result<(), String> {
     }
 }
 
-/// A version 4 UUID.
-fn random_uuid() -> anyhow::Result<Uuid> {
+pub(crate) fn random() -> anyhow::Result<[u8; 16]> {
     let mut bytes = [0; 16];
     let length = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
-    if length.context("no random numbers for a UUID")? < bytes.len() {
-        bail!("too few random numbers for a UUID");
+    if length.context("no random numbers")? < bytes.len() {
+        bail!("too few random numbers");
     }
+    Ok(bytes)
+}
+
+/// A version 4 UUID.
+fn random_uuid() -> anyhow::Result<Uuid> {
+    let mut bytes = random()?;
     bytes[6] = bytes[6] & 0x0f | 0x40;
     bytes[8] = bytes[8] & 0x3f | 0x80;
     Ok(Uuid(bytes))

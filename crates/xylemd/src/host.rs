@@ -149,6 +149,10 @@ impl Host for LinuxHost {
         Some(Box::new(Held(guard)))
     }
 
+    fn random(&mut self) -> Result<[u8; 16], HostError> {
+        crate::daemon::random().map_err(|error| HostError::Refused(format!("{error:#}")))
+    }
+
     fn unix_ms(&mut self) -> u64 {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         u64::try_from(since.as_millis()).unwrap_or(u64::MAX)

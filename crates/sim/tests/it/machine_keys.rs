@@ -1,9 +1,10 @@
 //! Keys about how Xen runs a guest's machine: what they tell Xen, and what a host must have for them.
 
 use sim::{HostConfig, MachineConfig, Release};
-use toolstack::Reply;
 use toolstack::saved::{AfterSave, FileFormat};
+use toolstack::{Reply, ShutdownRequest};
 use xen::{DomId, HvmParam, Xen};
+use xenstore::client::Nodes as _;
 
 use crate::save::save_as;
 use crate::save_hvm::restore_as;
@@ -110,4 +111,56 @@ fn what_the_host_has_not_is_refused_before_anything_is_made() {
         lab.settle();
         lab.assert_nothing_left();
     }
+}
+
+fn told(lab: &Lab, domid: DomId) -> Option<Vec<u8>> {
+    lab.host.connect().read(&format!("/local/domain/{domid}/platform/generation-id")).ok()
+}
+
+/// What a guest finds where its firmware told Xen that it looks.
+fn in_memory(lab: &Lab, domid: DomId) -> [u8; 16] {
+    let mut xen = Xen::probe(lab.host.machine().hypervisor()).unwrap();
+    let mut bytes = [0; 16];
+    xen.read_foreign(domid, &[ADDRESS >> 12], index(ADDRESS & 0xfff), &mut bytes).unwrap();
+    bytes
+}
+
+const ADDRESS: u64 = 0x20_0010;
+
+fn index(offset: u64) -> usize {
+    usize::try_from(offset).unwrap()
+}
+
+#[test]
+fn the_generation_of_a_guests_memory_changes_when_it_is_restored_and_not_when_it_reboots() {
+    let mut lab = lab(MachineConfig::default());
+    let domid = lab.create(&format!("{HVM}ms_vm_genid = 'generate'\n")).unwrap();
+    let first = told(&lab, domid).unwrap();
+    lab.settle();
+    let reboot = Lab::shutdown_request("one", ShutdownRequest::Reboot);
+    assert!(matches!(lab.ask(reboot), Reply::Gone { .. }));
+    lab.settle();
+    let domid = lab.host.machine().get().domains().map(|it| it.domid).max().unwrap();
+    assert_eq!(told(&lab, domid), Some(first.clone()));
+
+    let mut xen = Xen::probe(lab.host.machine().hypervisor()).unwrap();
+    xen.set_hvm_param(domid, HvmParam::VmGenerationIdAddress, ADDRESS).unwrap();
+    for format in [FileFormat::Xylem, FileFormat::Xl] {
+        let reply = lab.ask(save_as(AfterSave::Destroyed, format));
+        assert!(matches!(reply, Reply::Gone { .. }), "{reply:?}");
+        let domid = restore_as(&mut lab, None).unwrap();
+        let now = told(&lab, domid).unwrap();
+        assert_ne!(now, first);
+        let id = toolstack::generation::GenerationId(in_memory(&lab, domid));
+        assert_eq!(id.to_string().into_bytes(), now);
+    }
+    ends_with_nothing_left(lab);
+}
+
+#[test]
+fn a_guest_without_a_generation_is_told_none() {
+    let mut lab = lab(MachineConfig::default());
+    let domid = lab.create(HVM).unwrap();
+    assert_eq!(told(&lab, domid), None);
+    ends_with_nothing_left(lab);
 }

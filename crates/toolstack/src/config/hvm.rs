@@ -1,6 +1,6 @@
 //! HVM settings: firmware, emulated devices, and the device model.
 
-use super::{Access, DiskConfig};
+use super::{Access, DiskConfig, Spice};
 
 /// The firmware that Xen's loader starts. Source: xl.cfg(5), `bios`.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -28,10 +28,12 @@ pub enum Vga {
     #[default]
     Cirrus,
     Standard,
+    /// SPICE's own.
+    Qxl,
 }
 
 impl Vga {
-    pub const ALL: [Self; 3] = [Self::None, Self::Cirrus, Self::Standard];
+    pub const ALL: [Self; 4] = [Self::None, Self::Cirrus, Self::Standard, Self::Qxl];
 
     /// The word in a configuration file.
     #[must_use]
@@ -40,6 +42,7 @@ impl Vga {
             Self::None => "none",
             Self::Cirrus => "cirrus",
             Self::Standard => "stdvga",
+            Self::Qxl => "qxl",
         }
     }
 
@@ -50,6 +53,7 @@ impl Vga {
             Self::None => (0, 0),
             Self::Cirrus => (8, 8),
             Self::Standard => (16, 16),
+            Self::Qxl => (128, 128),
         }
     }
 }
@@ -196,7 +200,10 @@ pub struct HvmSettings {
     pub vga: Vga,
     pub video_mib: u64,
     pub vnc: Option<Vnc>,
+    pub spice: Option<Spice>,
     pub keymap: Option<String>,
+    /// Whether its firmware is to use its serial port, without a screen.
+    pub nographic: bool,
     /// Serial ports, in QEMU's syntax.
     pub serial: Vec<String>,
     pub usb: bool,
@@ -212,6 +219,8 @@ pub struct HvmSettings {
     pub acpi_s3: bool,
     pub acpi_s4: bool,
     pub hpet: bool,
+    /// Whether its firmware tells it the generation of its memory.
+    pub generation_id: bool,
     /// Hyper-V enlightenments (`HVMPV_*`), 0 for none.
     pub viridian: u64,
     /// Whether there is the Xen platform PCI device.
@@ -254,7 +263,9 @@ impl Default for HvmSettings {
             vga,
             video_mib: vga.video_mib().0,
             vnc: Some(Vnc { listen: "127.0.0.1".to_owned(), display: None, password: None }),
+            spice: None,
             keymap: None,
+            nographic: false,
             serial: Vec::new(),
             usb: false,
             usb_devices: Vec::new(),
@@ -267,6 +278,7 @@ impl Default for HvmSettings {
             acpi_s3: true,
             acpi_s4: true,
             hpet: true,
+            generation_id: false,
             viridian: 0,
             platform_device: true,
             model: None,

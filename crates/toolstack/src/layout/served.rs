@@ -5,7 +5,8 @@
 use xen::DomId;
 use xenstore::{Access, Permission};
 
-use super::{DOM0_ONLY, DeviceKind, DeviceRef, Nodes, device_ends, device_states, vnc_nodes};
+use super::hvm::vnc_nodes;
+use super::{DOM0_ONLY, DeviceKind, DeviceRef, Nodes, device_ends, device_states};
 use crate::config::{ChannelConfig, Connection, KeyboardConfig, ScreenConfig, VmConfig};
 use crate::device_model;
 

@@ -12,8 +12,8 @@ use super::{machine, served};
 use crate::config::{
     AffinityConfig, Bios, Bootloader, ClockOffset, CpuLists, CpuidConfig, DiskBus, DiskConfig,
     GuestOptions, HardwareAccess, HvmSettings, ImageFormat, IoMemory, IoPorts, Mac, MachineOptions,
-    Mode, ModelUser, Origin, Rate, ShutdownAction, ShutdownPolicy, SmbiosText, SoundCard, TscMode,
-    UsbVersion, Vdev, Vga, VifConfig, VmConfig, Vnc,
+    Mode, ModelUser, Origin, Rate, ShutdownAction, ShutdownPolicy, SmbiosText, SoundCard, Spice,
+    TscMode, UsbVersion, Vdev, Vga, VifConfig, VmConfig, Vnc,
 };
 use crate::tuning::{CpuList, FIRST_POOL};
 use crate::xlcfg::{self, MEMORY_MIB_MAX, Source, shown, viridian_default, viridian_mask};
@@ -550,13 +550,9 @@ fn hvm(build: &Node<'_>, own: &Node<'_>) -> Result<HvmSettings> {
     let default = HvmSettings::default();
     let is_traditional = build.text("device_model_version")? == Some("qemu_xen_traditional");
     build.refuse_if("device_model_version", is_traditional, "only qemu_xen is supported")?;
-    for (key, problem) in [
-        ("gfx_passthru", "graphics cards of the host are not supported"),
-        ("nographic", "not supported"),
-    ] {
-        own.refuse_if(key, own.flag(key)? == Some(true), problem)?;
-    }
-    let cards = [Vga::None, Vga::Cirrus, Vga::Standard];
+    let has_card = own.flag("gfx_passthru")? == Some(true);
+    own.refuse_if("gfx_passthru", has_card, "graphics cards of the host are not supported")?;
+    let cards = Vga::ALL;
     let card = own.object("vga")?.map(|it| it.choice("kind", &cards, vga)).transpose()?.flatten();
     let card = card.unwrap_or_default();
     let video = build.number("video_memkb")?.map(|kib| kib >> 10);
@@ -575,6 +571,9 @@ fn hvm(build: &Node<'_>, own: &Node<'_>) -> Result<HvmSettings> {
         vga: card,
         video_mib: if card == Vga::None { 0 } else { video.unwrap_or(card.video_mib().0) },
         vnc: vnc(own)?,
+        spice: spice(own)?,
+        nographic: own.flag("nographic")? == Some(true),
+        generation_id: own.list("ms_vm_genid")?.iter().any(|it| it.as_u64() != Some(0)),
         keymap: own.owned("keymap")?,
         serial,
         usb: own.flag("usb")? == Some(true) || !usb_devices.is_empty(),
@@ -638,6 +637,26 @@ fn vnc(own: &Node<'_>) -> Result<Option<Vnc>> {
     let is_fixed = vnc.flag("findunused")? == Some(false);
     let display = vnc.narrow("display")?.filter(|_| is_fixed).or(with);
     Ok(Some(Vnc { listen: listen.to_owned(), display, password: vnc.owned("passwd")? }))
+}
+
+fn spice(own: &Node<'_>) -> Result<Option<Spice>> {
+    let Some(spice) = own.object("spice")? else { return Ok(None) };
+    if spice.flag("enable")? != Some(true) {
+        return Ok(None);
+    }
+    let is_open = spice.flag("disable_ticketing")? == Some(true);
+    Ok(Some(Spice {
+        host: spice.owned("host")?,
+        port: spice.narrow("port")?.unwrap_or_default(),
+        tls_port: spice.narrow("tls_port")?.unwrap_or_default(),
+        password: spice.owned("passwd")?.filter(|_| !is_open),
+        agent_mouse: spice.flag("agent_mouse")? != Some(false),
+        agent: spice.flag("vdagent")? == Some(true),
+        clipboard: spice.flag("clipboard_sharing")? == Some(true),
+        usb_redirections: spice.narrow("usbredirection")?.unwrap_or_default(),
+        image_compression: spice.owned("image_compression")?,
+        streaming_video: spice.owned("streaming_video")?,
+    }))
 }
 
 fn viridian(own: &Node<'_>) -> Result<u64> {

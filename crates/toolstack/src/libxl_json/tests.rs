@@ -9,8 +9,8 @@ use super::{ExportError, from_json, to_json};
 use crate::config::{
     Bios, ClockOffset, CpuidText, DiskBus, DiskConfig, GuestOptions, HardwareAccess, HvmSettings,
     ImageFormat, IoMemory, IoPorts, Mac, MachineOptions, Mode, ModelUser, Origin, Passthrough,
-    Rate, ServedDevices, ShutdownAction, ShutdownPolicy, SmbiosText, SoundCard, TimerMode, TscMode,
-    UsbVersion, Vga, VifConfig, VmConfig, Vnc,
+    Rate, ServedDevices, ShutdownAction, ShutdownPolicy, SmbiosText, SoundCard, Spice, TimerMode,
+    TscMode, UsbVersion, Vga, VifConfig, VmConfig, Vnc,
 };
 use crate::xlcfg::{Source, parse, viridian_mask};
 
@@ -410,6 +410,21 @@ fn vifs(kind: DomainKind) -> impl Strategy<Value = Vec<VifConfig>> {
     })
 }
 
+fn spice() -> Spice {
+    Spice {
+        host: Some("::1".to_owned()),
+        port: 0,
+        tls_port: 6000,
+        password: None,
+        agent_mouse: false,
+        agent: true,
+        clipboard: true,
+        usb_redirections: 0,
+        image_compression: Some("quic".to_owned()),
+        streaming_video: Some("all".to_owned()),
+    }
+}
+
 fn hvm_settings() -> impl Strategy<Value = HvmSettings> {
     let flags = any::<[bool; 6]>();
     let vnc = prop::option::of((prop::option::of(0_u16..1000), prop::option::of(text())));
@@ -437,7 +452,7 @@ fn hvm_settings() -> impl Strategy<Value = HvmSettings> {
                 bios_path: has.then(|| "/bios".to_owned()),
                 boot: "dc".to_owned(),
                 vga,
-                video_mib: if vga == Vga::None { 0 } else { 32 },
+                video_mib: if vga == Vga::None { 0 } else { 128 },
                 vnc: vnc.map(|(display, password)| Vnc {
                     listen: "127.0.0.1".to_owned(),
                     display,
@@ -445,9 +460,12 @@ fn hvm_settings() -> impl Strategy<Value = HvmSettings> {
                 }),
                 keymap: has.then(|| "de".to_owned()),
                 serial: if has { vec!["pty".to_owned(), "null".to_owned()] } else { Vec::new() },
-                usb: usb || has,
-                usb_devices: if has { vec!["tablet".to_owned()] } else { Vec::new() },
-                usb_version: has.then_some(UsbVersion::Two),
+                usb,
+                usb_devices: if usb { vec!["tablet".to_owned()] } else { Vec::new() },
+                usb_version: (!usb).then_some(UsbVersion::Two),
+                spice: has.then(spice),
+                nographic: has,
+                generation_id: has,
                 sound: has.then_some(SoundCard::Hda),
                 disk_bus: if has { DiskBus::Ahci } else { DiskBus::Ide },
                 vendor_device: has,

@@ -7,7 +7,8 @@ use xen_build::{BitPolicy, CpuidRegister, NO_SUBLEAF};
 use super::{ExportError, machine, served};
 use crate::config::{
     Access, AffinityConfig, Bios, CpuLists, CpuidConfig, DiskConfig, HardwareAccess, HvmSettings,
-    IoMemory, IoPorts, ModelUser, ShutdownAction, SmbiosText, TscMode, Vga, VifConfig, VmConfig,
+    IoMemory, IoPorts, ModelUser, ShutdownAction, SmbiosText, Spice, TscMode, Vga, VifConfig,
+    VmConfig,
 };
 use crate::xlcfg::viridian_groups;
 
@@ -84,6 +85,7 @@ pub(super) fn vga(card: Vga) -> &'static str {
         Vga::None => "none",
         Vga::Cirrus => "cirrus",
         Vga::Standard => "std",
+        Vga::Qxl => "qxl",
     }
 }
 
@@ -166,6 +168,10 @@ fn build_info(config: &VmConfig, create: &mut Value) -> Value {
     let mut own = Map::new();
     if let Some(hvm) = config.hvm.as_deref() {
         put_hvm(hvm, &mut info, &mut own);
+        if let Some(uuid) = config.uuid.filter(|_| hvm.generation_id) {
+            // libxl has a number where we have that there is one: what a guest of ours is told is in the store.
+            own.insert("ms_vm_genid".to_owned(), uuid.0.to_vec().into());
+        }
     }
     machine::put(&options.machine, create, &mut info, &mut own);
     info.insert(format!("type.{}", kind(config.kind)), own.into());
@@ -310,6 +316,8 @@ fn put_hvm(hvm: &HvmSettings, info: &mut Map<String, Value>, own: &mut Map<Strin
             ("viridian_enable", (!groups.is_empty()).then(|| groups.into())),
             ("vga", Some(json!({ "kind": vga(hvm.vga) }))),
             ("vnc", Some(screen.into())),
+            ("spice", hvm.spice.as_ref().map(spice)),
+            ("nographic", hvm.nographic.then(|| "True".into())),
             ("serial_list", list(&hvm.serial)),
             ("usbdevice_list", list(&hvm.usb_devices)),
             ("usbversion", hvm.usb_version.map(|it| it.number().into())),
@@ -318,6 +326,30 @@ fn put_hvm(hvm: &HvmSettings, info: &mut Map<String, Value>, own: &mut Map<Strin
             ("vendor_device", hvm.vendor_device.then(|| "xenserver".into())),
         ],
     );
+}
+
+fn spice(spice: &Spice) -> Value {
+    let mut fields = json!({
+        "enable": "True",
+        "port": spice.port,
+        "tls_port": spice.tls_port,
+        "disable_ticketing": defbool(spice.password.is_none()),
+        "agent_mouse": defbool(spice.agent_mouse),
+        "vdagent": defbool(spice.agent),
+        "clipboard_sharing": defbool(spice.clipboard),
+        "usbredirection": spice.usb_redirections,
+    });
+    for (key, text) in [
+        ("host", &spice.host),
+        ("passwd", &spice.password),
+        ("image_compression", &spice.image_compression),
+        ("streaming_video", &spice.streaming_video),
+    ] {
+        if let Some(text) = text {
+            fields[key] = json!(text);
+        }
+    }
+    fields
 }
 
 /// A list of leaves, which every reader takes, unless there are registers that came later.

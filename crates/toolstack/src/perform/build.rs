@@ -92,6 +92,7 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         monitor: &mut dyn WorkMonitor,
     ) -> Result<NewDomain, Failure> {
         let materials = materials(config, images);
+        let generation_id = self.generation_id(config, uuid, images)?;
         self.wanted_pool(config)?;
         let needs = materials.check().map_err(|error| build_failure(config, &error))?;
         let host_pages = needs.host_pages + more_for_pool(config);
@@ -113,7 +114,8 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
             }
         })?;
         let cpu_count = physical.cpu_id_max + 1;
-        self.finish_domain(domid, (uuid, generation), config, &materials, cpu_count).map_err(|Failure(why)| {
+        let finished = self.finish_domain(domid, (uuid, generation), config, &materials, cpu_count);
+        finished.map(|domain| NewDomain { generation_id, ..domain }).map_err(|Failure(why)| {
             // The domain is empty and unused: it is destroyed at once.
             let mut attempts = (0..DESTROY_ATTEMPTS_MAX).map(|_| self.xen.destroy_domain(domid));
             match attempts.find(|gone| matches!(gone, Ok(()) | Err(Errno::ESRCH))) {
@@ -161,7 +163,7 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         let channel = refused("allocate an event channel for", domid);
         let store_port = self.xen.alloc_unbound(peer).map_err(&channel)?;
         let console_port = self.xen.alloc_unbound(peer).map_err(&channel)?;
-        Ok(NewDomain { domain, store_port, console_port })
+        Ok(NewDomain { domain, store_port, console_port, generation_id: None })
     }
 
     /// In place of the one that was computed.

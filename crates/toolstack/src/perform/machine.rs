@@ -1,12 +1,14 @@
 //! How Xen runs a guest's machine: what it is told at its creation, and parameters that are no part of a saved state.
 
-use xen::{DomId, DomainKind, HvmParam, Hypervisor, IommuTables, PhysInfo};
-use xenstore::client::Transport;
+use xen::{DomId, DomainKind, HvmParam, Hypervisor, IommuTables, PAGE_BYTES, PhysInfo, Uuid};
+use xenstore::client::{Batch, Nodes as _, Transport};
 
-use super::Performer;
+use super::{Performer, failure, refused, store};
 use crate::config::{Altp2m, Passthrough, VmConfig};
+use crate::generation::GenerationId;
 use crate::host::Host;
-use crate::work::Failure;
+use crate::layout;
+use crate::work::{Failure, Images};
 
 /// `XEN_HVM_MCA_CAP_LMCE`.
 const LMCE: u64 = 1;
@@ -82,6 +84,56 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
             self.set_param(domid, HvmParam::Altp2m, mode.into())?;
         }
         Ok(())
+    }
+
+    /// What a new domain's guest is to be told: another one than before if its memory is an earlier one, the same if it only
+    /// reboots. That of a guest that comes from another host stays in its memory.
+    pub(super) fn generation_id(
+        &mut self,
+        config: &VmConfig,
+        uuid: Uuid,
+        images: &Images,
+    ) -> Result<Option<GenerationId>, Failure> {
+        if config.hvm.as_ref().is_none_or(|hvm| !hvm.generation_id) {
+            return Ok(None);
+        }
+        let earlier = match images {
+            Images::Coming => return Ok(None),
+            Images::Saved(_) => None,
+            Images::Kernel { .. } | Images::Firmware { .. } => {
+                let mut look = Batch::new();
+                let index = look.read(&layout::generation_path(uuid));
+                let replies = self.store.run(&look)?;
+                let value = replies.get_optional(index)?;
+                value.and_then(|value| store::text(value).parse().ok())
+            }
+        };
+        let fresh = || self.host.random().map(GenerationId);
+        let id = earlier.map_or_else(fresh, Ok);
+        let place = || config.origin.at("ms_vm_genid");
+        id.map(Some).map_err(|error| failure(place(), error))
+    }
+
+    /// Tells a guest whose memory was loaded, if its firmware told it where it looks.
+    pub(super) fn tell_generation(
+        &mut self,
+        domid: DomId,
+        id: GenerationId,
+    ) -> Result<(), Failure> {
+        let address = self.xen.hvm_param(domid, HvmParam::VmGenerationIdAddress);
+        let address = address.map_err(refused("find the generation ID of", domid))?;
+        if address == 0 {
+            return Ok(());
+        }
+        let page = PAGE_BYTES as u64;
+        let offset = usize::try_from(address % page).unwrap_or_default();
+        let first = address / page;
+        // It may reach into a second page.
+        let pages = [first, first + 1];
+        let used = (offset + id.0.len()).div_ceil(PAGE_BYTES);
+        self.xen
+            .write_foreign(domid, &pages[..used], offset, &id.0)
+            .map_err(|error| failure(format!("the generation ID of domain {domid}"), error))
     }
 
     fn set_param(&mut self, domid: DomId, param: HvmParam, value: u64) -> Result<(), Failure> {

@@ -110,6 +110,9 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         };
         xen_build::end_claim(&mut self.xen, domid);
         let (loaded, model) = loaded?;
+        if let Some(id) = domain.generation_id {
+            self.tell_generation(domid, id)?;
+        }
         let model = model.finish(config).map_err(|why| failure(path, why))?;
         Ok(LoadedVm { built: built(loaded), model })
     }

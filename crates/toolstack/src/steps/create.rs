@@ -177,6 +177,9 @@ fn nodes_of(
         false => layout::domain_nodes(config, uuid, &built, &facts.disks, start),
     };
     nodes.0.extend(layout::table_nodes(domain.domain.domid, tables).0);
+    if let Some(id) = domain.generation_id {
+        nodes.0.extend(layout::generation_nodes(domain.domain.domid, uuid, id).0);
+    }
     if let Some(transfer) = facts.transfer {
         nodes.put(layout::received_path(transfer), uuid.to_string());
     }

@@ -23,15 +23,18 @@ pub(super) const REFUSED: &[Row] = &[
     ("device_model_stubdomain_seclabel", &[], LATER),
     ("device_model_version", &["qemu-xen"], "only qemu-xen is supported"),
     ("gfx_passthru", &["0"], LATER),
-    ("ms_vm_genid", &["none"], LATER),
-    ("nographic", &["0"], "use vnc = 0 and vga = \"none\" instead"),
+    (
+        "sdl",
+        &["0"],
+        "QEMU is confined and opens no window in domain 0; vnc or spice shows the screen",
+    ),
 ];
 
 /// Without these the VM works, and a warning says what it lacks.
 pub(super) const TOLERATED: &[Row] = &[
     ("device_model", &[], "ignored, as xl ignores it; use device_model_override"),
     ("nx", &["1"], "ignored: libxl ignores it too; see cpuid"),
-    ("spice", &["0"], "ignored: the screen is shown over VNC only"),
+    ("vkb_device", &["0"], "ignored: the keyboard is an emulated one; vkb adds others"),
     ("xen_platform_pci_bar_uc", &["1"], "ignored: the BAR is always uncached"),
 ];
 
@@ -55,7 +58,8 @@ impl Reader<'_> {
             return None;
         }
         self.check_hvm_keys(found);
-        self.check_places(disks).and_then(|()| self.hvm_settings()).map_or_else(
+        let settings = self.check_places(disks).and_then(|()| self.hvm_settings());
+        settings.and_then(|it| self.with_redirections(it)).map_or_else(
             |fault| {
                 found.faults.push(fault);
                 None
@@ -71,6 +75,8 @@ impl Reader<'_> {
         model_arguments.extend(self.words("device_model_args_hvm")?);
         let usb_devices = self.usb_devices()?;
         let (bios, loader) = self.firmware()?;
+        let usb = self.flag("usb", default.usb)? || !usb_devices.is_empty();
+        let usb_version = self.usb_version(usb)?;
         Ok(HvmSettings {
             loader,
             bios,
@@ -79,11 +85,13 @@ impl Reader<'_> {
             vga,
             video_mib,
             vnc: self.vnc()?,
+            spice: self.spice()?,
             keymap: self.plain("keymap")?,
+            nographic: self.flag("nographic", false)?,
             serial: self.words("serial")?,
-            usb: self.flag("usb", default.usb)? || !usb_devices.is_empty(),
+            usb,
             usb_devices,
-            usb_version: self.usb_version()?,
+            usb_version,
             sound: self.word("soundhw", &SoundCard::ALL, SoundCard::as_str)?,
             disk_bus: self.disk_bus()?,
             vendor_device: self.vendor_device()?,
@@ -92,6 +100,7 @@ impl Reader<'_> {
             acpi_s3: self.flag("acpi_s3", default.acpi_s3)?,
             acpi_s4: self.flag("acpi_s4", default.acpi_s4)?,
             hpet: self.flag("hpet", default.hpet)?,
+            generation_id: self.generation_id()?,
             viridian: self.viridian()?,
             platform_device: self.flag("xen_platform_pci", default.platform_device)?,
             model: self.path("device_model_override")?.map(str::to_owned),
@@ -188,9 +197,24 @@ impl Reader<'_> {
         })
     }
 
-    fn usb_version(&self) -> Result<Option<UsbVersion>> {
+    /// Not beside a controller of version 1.
+    fn usb_version(&self, usb: bool) -> Result<Option<UsbVersion>> {
         let number = self.number("usbversion", 0..=3)?;
-        Ok(number.and_then(|it| UsbVersion::ALL.into_iter().find(|v| i64::from(v.number()) == it)))
+        let version =
+            number.and_then(|it| UsbVersion::ALL.into_iter().find(|v| i64::from(v.number()) == it));
+        match version {
+            Some(_) if usb => {
+                let problem =
+                    "not together with usb or usbdevice, which have a controller of version 1";
+                Err(self.error("usbversion", self.place("usbversion"), problem))
+            }
+            version => Ok(version),
+        }
+    }
+
+    fn generation_id(&self) -> Result<bool> {
+        let word = |is_there| if is_there { "generate" } else { "none" };
+        Ok(self.word("ms_vm_genid", &[false, true], word)?.unwrap_or_default())
     }
 
     fn disk_bus(&self) -> Result<DiskBus> {
@@ -283,7 +307,7 @@ impl Reader<'_> {
             None => None,
             Some((word, place)) => {
                 let known = Vga::ALL.into_iter().find(|card| card.as_str() == word);
-                let problem = || format!("{}: expected stdvga, cirrus or none", shown(word));
+                let problem = || format!("{}: expected stdvga, cirrus, qxl or none", shown(word));
                 Some(known.ok_or_else(|| self.error("vga", place, problem()))?)
             }
         };
@@ -326,7 +350,11 @@ impl Reader<'_> {
             }
             _ => (listen, None),
         };
-        let display = display.and_then(|number| u16::try_from(number).ok()).or(with);
+        if display.is_some_and(|number| number != 0) && with.is_some() {
+            let problem = "vnclisten has a display already";
+            return Err(self.error("vncdisplay", self.place("vncdisplay"), problem));
+        }
+        let display = with.or(display.and_then(|number| u16::try_from(number).ok()));
         let password = self.path("vncpasswd")?.map(str::to_owned);
         Ok(Some(Vnc { listen, display, password }))
     }
@@ -372,11 +400,25 @@ pub(super) mod tests {
         "keymap",
         "mca_caps",
         "mmio_hole",
+        "ms_vm_genid",
+        "nographic",
         "pae",
         "serial",
         "smbios",
         "smbios_firmware",
         "soundhw",
+        "spice",
+        "spice_clipboard_sharing",
+        "spice_image_compression",
+        "spice_streaming_video",
+        "spiceagent_mouse",
+        "spicedisable_ticketing",
+        "spicehost",
+        "spicepasswd",
+        "spiceport",
+        "spicetls_port",
+        "spiceusbredirection",
+        "spicevdagent",
         "stdvga",
         "usb",
         "usbdevice",
@@ -407,22 +449,10 @@ pub(super) mod tests {
         "pvshim_extra",
         "pvshim_path",
         "rdm_mem_boundary",
-        "spice_clipboard_sharing",
-        "spice_image_compression",
-        "spice_streaming_video",
-        "spiceagent_mouse",
-        "spicedisable_ticketing",
-        "spicehost",
-        "spicepasswd",
-        "spiceport",
-        "spicetls_port",
-        "spiceusbredirection",
-        "spicevdagent",
         "stubdomain_cmdline",
         "stubdomain_kernel",
         "stubdomain_memory",
         "stubdomain_ramdisk",
-        "vkb_device",
         "vncviewer",
         "xauthority",
     ];

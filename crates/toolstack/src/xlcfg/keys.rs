@@ -38,9 +38,8 @@ const NONE: &[&str] = &[];
 const OFF: &[&str] = &["0"];
 const ON: &[&str] = &["1"];
 const ARM: &str = "only for Arm hosts";
-const NO_SDL: &str = "ignored: no window is opened in domain 0; an HVM domain has vnc = 1";
 const NO_XSM: &str =
-    "not supported: Debian's Xen has no security policy (XSM), and xl refuses it there too";
+    "ignored: Debian's Xen has no security policy (XSM), without which xl ignores it too";
 const NO_BACKEND: &str = "not supported: neither Linux nor QEMU has a backend for it";
 const SEDF: &str = "ignored: a parameter of the sedf scheduler, which Xen no longer has";
 
@@ -103,7 +102,7 @@ const KEYS: &[(&str, Treatment)] = &[
     ("hdtype", Ignored),
     ("hpet", Ignored),
     ("hvm_pirq", Ignored),
-    ("init_seclabel", never(NONE, NO_XSM)),
+    ("init_seclabel", warn(NONE, NO_XSM)),
     ("iomem", Read),
     ("ioports", Read),
     ("irqs", Read),
@@ -157,8 +156,8 @@ const KEYS: &[(&str, Treatment)] = &[
     ("rdm_mem_boundary", Ignored),
     ("root", Read),
     ("rtc_timeoffset", Read),
-    ("sdl", warn(OFF, NO_SDL)),
-    ("seclabel", never(NONE, NO_XSM)),
+    ("sdl", Ignored),
+    ("seclabel", warn(NONE, NO_XSM)),
     ("serial", Ignored),
     ("shadow_memory", Read),
     ("slice", warn(OFF, SEDF)),

@@ -8,7 +8,7 @@ use super::viridian;
 use crate::config::{
     Bootloader, ChannelConfig, Connection, CpuLists, CpuidText, DiskBus, DiskConfig, FolderConfig,
     GuestOptions, HardwareAccess, HvmSettings, IoMemory, IoPorts, KeyboardConfig, MachineOptions,
-    ModelUser, Rate, ServedDevices, SoundCard, TscMode, VifConfig, VmConfig, Vnc,
+    ModelUser, Rate, ServedDevices, SoundCard, Spice, TscMode, VifConfig, VmConfig, Vnc,
 };
 
 impl VmConfig {
@@ -290,6 +290,9 @@ fn write_hvm(out: &mut String, hvm: &HvmSettings) -> fmt::Result {
         None => writeln!(out, "vnc = 0")?,
         Some(vnc) => write_vnc(out, vnc)?,
     }
+    if let Some(spice) = &hvm.spice {
+        write_spice(out, spice)?;
+    }
     write_list(out, "serial", hvm.serial.iter().cloned())?;
     write_list(out, "usbdevice", hvm.usb_devices.iter().cloned())?;
     write_list(out, "device_model_args", hvm.model_arguments.iter().cloned())?;
@@ -298,6 +301,7 @@ fn write_hvm(out: &mut String, hvm: &HvmSettings) -> fmt::Result {
         ("soundhw", hvm.sound.map(SoundCard::as_str)),
         ("hdtype", Some(hvm.disk_bus).filter(|it| *it != DiskBus::Ide).map(DiskBus::as_str)),
         ("vendor_device", hvm.vendor_device.then_some("xenserver")),
+        ("ms_vm_genid", hvm.generation_id.then_some("generate")),
     ] {
         if let Some(word) = word {
             writeln!(out, "{key} = \"{word}\"")?;
@@ -322,6 +326,7 @@ fn write_hvm(out: &mut String, hvm: &HvmSettings) -> fmt::Result {
     write_list(out, "smbios", hvm.smbios.iter().map(|it| format!("{}={}", it.key, it.value)))?;
     write_list(out, "mca_caps", hvm.lmce.then(|| "lmce".to_owned()).into_iter())?;
     for (key, number) in [
+        ("nographic", hvm.nographic.then_some(1)),
         ("acpi_laptop_slate", hvm.laptop_slate.then_some(1)),
         ("pae", (!hvm.pae).then_some(0)),
         ("mmio_hole", hvm.hole_mib),
@@ -337,6 +342,34 @@ fn write_hvm(out: &mut String, hvm: &HvmSettings) -> fmt::Result {
         ModelUser::Root => writeln!(out, "dm_restrict = 0"),
         ModelUser::Named(name) => writeln!(out, "device_model_user = {}", Quoted(name)),
     }
+}
+
+/// Ports and flags are omitted if they are what xl takes without them.
+fn write_spice(out: &mut String, spice: &Spice) -> fmt::Result {
+    writeln!(out, "spice = 1")?;
+    for (key, text) in [
+        ("spicehost", spice.host.as_ref()),
+        ("spicepasswd", spice.password.as_ref()),
+        ("spice_image_compression", spice.image_compression.as_ref()),
+        ("spice_streaming_video", spice.streaming_video.as_ref()),
+    ] {
+        if let Some(text) = text {
+            writeln!(out, "{key} = {}", Quoted(text))?;
+        }
+    }
+    for (key, number) in [
+        ("spiceport", spice.port),
+        ("spicetls_port", spice.tls_port),
+        ("spiceusbredirection", spice.usb_redirections.into()),
+        ("spicedisable_ticketing", spice.password.is_none().into()),
+        ("spicevdagent", spice.agent.into()),
+        ("spice_clipboard_sharing", spice.clipboard.into()),
+    ] {
+        if number != 0 {
+            writeln!(out, "{key} = {number}")?;
+        }
+    }
+    if spice.agent_mouse { Ok(()) } else { writeln!(out, "spiceagent_mouse = 0") }
 }
 
 fn write_list(

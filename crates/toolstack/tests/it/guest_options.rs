@@ -100,7 +100,9 @@ fn limits_paging_and_nesting_are_taken_as_xl_takes_them() {
             password: None,
             },
             ),
+            spice: None,
             keymap: None,
+            nographic: false,
             serial: [],
             usb: false,
             usb_devices: [],
@@ -113,6 +115,7 @@ fn limits_paging_and_nesting_are_taken_as_xl_takes_them() {
             acpi_s3: true,
             acpi_s4: true,
             hpet: true,
+            generation_id: false,
             viridian: 391,
             platform_device: true,
             model: None,
@@ -267,7 +270,8 @@ fn what_an_hvm_guest_cannot_have_is_said() {
         ("smbios=['oem=']", "smbios[0]: oem: expected a text without control characters"),
         ("smbios=['bios_vendor=a', 'bios_vendor=b']", "smbios[1]: bios_vendor: at most 1"),
         ("viridian=['freq']", "viridian: every other group needs the group base"),
-        ("vga='qxl'", "vga: \"qxl\": expected stdvga, cirrus or none"),
+        ("vga='vmware'", "vga: \"vmware\": expected stdvga, cirrus, qxl or none"),
+        ("vga='qxl'; videoram=64", "videoram: 64 MiB is too little; qxl needs 128"),
         ("videoram=4", "videoram: 4 MiB is too little; cirrus needs 8"),
         ("videoram=12", "videoram: 12 MiB: expected a power of two"),
         ("bios='rombios'", "bios: \"rombios\": expected seabios or ovmf"),
@@ -278,6 +282,37 @@ fn what_an_hvm_guest_cannot_have_is_said() {
         (
             "device_model_version='qemu-xen-traditional'",
             "device_model_version: only qemu-xen is supported",
+        ),
+        (
+            "sdl=1",
+            "sdl: QEMU is confined and opens no window in domain 0; vnc or spice shows the screen",
+        ),
+        (
+            "usb=1; usbversion=2",
+            "usbversion: not together with usb or usbdevice, which have a controller of version 1",
+        ),
+        ("vnclisten='::1:1'; vncdisplay=2", "vncdisplay: vnclisten has a display already"),
+        ("ms_vm_genid='1234'", "ms_vm_genid: \"1234\": expected one of none, generate"),
+        ("spice=1", "spice: needs a port, spiceport or spicetls_port"),
+        (
+            "spice=1; spiceport=1",
+            "spice: needs a password, spicepasswd, or spicedisable_ticketing = 1",
+        ),
+        (
+            "spice=1; spiceport=1; spicepasswd='a'; vncpasswd='b'",
+            "spicepasswd: not another one than vncpasswd: QEMU is told one for both",
+        ),
+        (
+            "spice=1; spiceport=1; spicepasswd='a'; spiceusbredirection=5",
+            "spiceusbredirection: 5 is out of range; expected 0 to 4",
+        ),
+        (
+            "spice=1; spiceport=1; spicepasswd='a'; spiceusbredirection=1; usb=1",
+            "spiceusbredirection: not together with usb or usbdevice, which have a controller of version 1",
+        ),
+        (
+            "spice=1; spiceport=1; spicepasswd='a'; spice_streaming_video='on'",
+            "spice_streaming_video: \"on\": expected one of off, all, filter",
         ),
         ("hdtype='scsi'", "hdtype: \"scsi\": expected one of ide, ahci"),
         (

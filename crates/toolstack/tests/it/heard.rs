@@ -77,6 +77,7 @@ pub(crate) fn output_of(work: &Work, number: u16) -> Output {
             domain: domain_of(number),
             store_port: EvtchnPort(1),
             console_port: EvtchnPort(2),
+            generation_id: None,
         }),
         Work::Create(CreateWork::Build { .. }) => Output::Built(built()),
         Work::Device(DeviceWork::AttachDisk { .. }) => Output::Attached(own_loop(3, String::new())),

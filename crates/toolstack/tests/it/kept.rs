@@ -4,8 +4,8 @@ use proptest::prelude::*;
 use toolstack::config::{
     Altp2m, Bios, Bootloader, ClockOffset, DiskBus, DiskConfig, GuestOptions, HvmSettings,
     ImageFormat, Mac, MachineOptions, Mode, ModelUser, OnHostShutdown, Origin, Passthrough, Rate,
-    ServedDevices, ShutdownAction, ShutdownPolicy, SmbiosText, SoundCard, TimerMode, TscMode,
-    UsbVersion, Vdev, Vga, VifConfig, VmConfig, Vnc,
+    ServedDevices, ShutdownAction, ShutdownPolicy, SmbiosText, SoundCard, Spice, TimerMode,
+    TscMode, UsbVersion, Vdev, Vga, VifConfig, VmConfig, Vnc,
 };
 use xen::{DomainKind, Uuid};
 
@@ -73,10 +73,27 @@ fn vifs() -> impl Strategy<Value = Vec<VifConfig>> {
 }
 
 prop_compose! {
+    fn spice()(port in 1u16.., flags in proptest::array::uniform3(any::<bool>()), host in proptest::option::of("[a-z0-9.:]{1,10}")) -> Spice {
+        Spice {
+            host,
+            port,
+            tls_port: if flags[0] { 1 } else { 0 },
+            password: None,
+            agent_mouse: flags[0],
+            agent: flags[1],
+            clipboard: flags[2],
+            usb_redirections: 0,
+            image_compression: flags[1].then(|| "glz".to_owned()),
+            streaming_video: flags[2].then(|| "filter".to_owned()),
+        }
+    }
+}
+
+prop_compose! {
     fn hvm()(
         paths in proptest::array::uniform4(proptest::option::of(text())),
         card in proptest::sample::select(Vga::ALL.to_vec()),
-        video in 4u32..8,
+        video in 7u32..9,
         vnc in proptest::option::of(("[a-z0-9.]{1,10}", proptest::option::of(0u16..1000), proptest::option::of(text()))),
         words in proptest::collection::vec(text(), 0..3),
         usb in any::<bool>(),
@@ -84,10 +101,14 @@ prop_compose! {
         flags in proptest::array::uniform5(any::<bool>()),
         ovmf in any::<bool>(),
         boot in "[cdna]{1,3}",
+        spice in proptest::option::of(spice()),
         user in 0..3,
         viridian in proptest::sample::select(vec![0, 1, 3, 0xb, 0x187, 0x1865, 0x1ffd, 0x1fff]),
     ) -> HvmSettings {
         let [loader, bios_path, model, _] = paths;
+        let password = vnc.as_ref().and_then(|(_, _, password)| password.clone());
+        // QEMU is told one password.
+        let spice = spice.map(|spice| Spice { password: password.filter(|_| ovmf), usb_redirections: 0, ..spice });
         let usb_devices = if tablet { vec!["tablet".to_owned()] } else { Vec::new() };
         HvmSettings {
             loader,
@@ -98,10 +119,12 @@ prop_compose! {
             video_mib: if card == Vga::None { 0 } else { 1 << video },
             vnc: vnc.map(|(listen, display, password)| Vnc { listen, display, password }),
             keymap: usb.then(|| "en-us".to_owned()),
+            nographic: ovmf,
+            spice,
             serial: words.clone(),
             usb: usb || tablet,
             usb_devices,
-            usb_version: (!usb).then_some(UsbVersion::Three),
+            usb_version: (!usb && !tablet).then_some(UsbVersion::Three),
             sound: tablet.then_some(SoundCard::Hda),
             disk_bus: if ovmf { DiskBus::Ahci } else { DiskBus::Ide },
             vendor_device: ovmf,
@@ -110,6 +133,7 @@ prop_compose! {
             acpi_s3: flags[1],
             acpi_s4: flags[2],
             hpet: flags[3],
+            generation_id: ovmf,
             viridian,
             platform_device: flags[4],
             model,

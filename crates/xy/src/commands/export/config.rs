@@ -5,7 +5,7 @@
 use crate::session::Failure;
 
 /// Keys that name nothing of a host.
-const PLAIN: [&str; 39] = [
+const PLAIN: [&str; 42] = [
     "acpi",
     "apic",
     "boot",
@@ -23,8 +23,10 @@ const PLAIN: [&str; 39] = [
     "maxmem",
     "maxvcpus",
     "memory",
+    "ms_vm_genid",
     "name",
     "nestedhvm",
+    "nographic",
     "nomigrate",
     "nx",
     "on_crash",
@@ -45,6 +47,7 @@ const PLAIN: [&str; 39] = [
     "videoram",
     "vif",
     "viridian",
+    "vpt_align",
 ];
 /// Keys with the values that name nothing of a host.
 const WITH: [(&str, &[&str]); 4] = [
