@@ -98,12 +98,12 @@ impl Service<'_> {
             }
             api::Planned::BlockAttach { disk } => {
                 let device = devices::disk(&disk, Path::new("/")).map_err(Failed::Told)?;
-                return Ok(api::Reply::Text(plan_plug(Device::Disk(device).id()).to_string()));
+                return Ok(plan_of_plug(&Device::Disk(device)));
             }
             api::Planned::NetworkAttach { vif } => {
                 let defaults = self.host_defaults()?;
                 let vif = xlcfg::parse_vif_on(&defaults, &vif, 0).map_err(Failed::Told)?;
-                return Ok(api::Reply::Text(plan_plug(Device::Vif(vif).id()).to_string()));
+                return Ok(plan_of_plug(&Device::Vif(vif)));
             }
             api::Planned::Reboot { target } => (target, PlanOf::Reboot),
             api::Planned::Shutdown { target } | api::Planned::Destroy { target } => {
@@ -213,4 +213,8 @@ fn resolve_paths(config: &mut VmConfig, cwd: &Path) {
             resolve(&mut disk.target);
         }
     }
+}
+
+fn plan_of_plug(device: &Device) -> api::Reply {
+    api::Reply::Text(plan_plug(device.id(), device.connected_by()).to_string())
 }

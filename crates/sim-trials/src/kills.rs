@@ -9,6 +9,7 @@ use toolstack::{Device, Reply, ReplyWhen, Request, ShutdownRequest, xlcfg};
 use xen::Uuid;
 
 use sim::Daemon;
+use sim::ScriptFate;
 use sim::Snapshot;
 use sim::Time;
 use sim::add_hvm_files;
@@ -33,10 +34,15 @@ pub enum Interrupted {
     StartHvm,
     DestroyHvm,
     RebootHvm,
+    /// The same with interfaces that hotplug scripts connect.
+    StartScript,
+    RebootScript,
+    PlugScript,
+    UnplugScript,
 }
 
 impl Interrupted {
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 17] = [
         Self::Start,
         Self::Destroy,
         Self::Shutdown,
@@ -50,18 +56,24 @@ impl Interrupted {
         Self::StartHvm,
         Self::DestroyHvm,
         Self::RebootHvm,
+        Self::StartScript,
+        Self::RebootScript,
+        Self::PlugScript,
+        Self::UnplugScript,
     ];
 
     /// The VM of the operation.
     fn vm(self) -> &'static str {
         match self {
             Self::StartHvm | Self::DestroyHvm | Self::RebootHvm => HVM,
+            Self::StartScript | Self::RebootScript => SCRIPTED_HVM,
+            Self::PlugScript | Self::UnplugScript => SCRIPTED,
             _ => VM,
         }
     }
 
     fn is_start(self) -> bool {
-        matches!(self, Self::Start | Self::StartHvm)
+        matches!(self, Self::Start | Self::StartHvm | Self::StartScript)
     }
 
     #[must_use]
@@ -80,6 +92,10 @@ impl Interrupted {
             Self::StartHvm => "start of an HVM domain",
             Self::DestroyHvm => "destroy of an HVM domain",
             Self::RebootHvm => "reboot of an HVM domain",
+            Self::StartScript => "start with scripts",
+            Self::RebootScript => "reboot with scripts",
+            Self::PlugScript => "plug with a script",
+            Self::UnplugScript => "unplug with a script",
         }
     }
 }
@@ -101,6 +117,15 @@ const VM: &str = "name = 'vm'\ntype = 'pv'\nkernel = '/kernel'\nmemory = 8\n\
 const HVM: &str = "name = 'vm'\ntype = 'hvm'\nmemory = 24\n\
                    disk = ['/a.raw,raw,hda,w']\nvif = ['bridge=xenbr0,type=vif']\n";
 
+/// An emulated card has two interfaces.
+const SCRIPTED_HVM: &str = "name = 'vm'\ntype = 'hvm'\nmemory = 24\n\
+                            disk = ['/a.raw,raw,hda,w']\nvif = ['script=wire']\n";
+
+const SCRIPTED: &str = "name = 'vm'\ntype = 'pv'\nkernel = '/kernel'\nmemory = 8\n\
+                        extra = 'sim.kind=linux'\ndisk = ['/a.raw,raw,xvda,w']\nvif = ['script=wire']\n";
+
+const SCRIPT: &str = "/etc/xen/scripts/wire";
+
 struct Run {
     what: Interrupted,
     host: SimHost,
@@ -114,6 +139,7 @@ impl Run {
         host.os().add_file("/kernel", kernel_image());
         add_hvm_files(host.os(), "sim.kind=linux");
         host.os().add_bridge("xenbr0");
+        host.os().add_script(SCRIPT, ScriptFate::Works);
         host.os().add_disk("/a.raw", 1 << 20);
         host.os().add_disk("/b.raw", 1 << 20);
         let before = host.snapshot().map_err(|error| error.to_string())?;
@@ -199,6 +225,15 @@ impl Run {
         }
         for vif in &config.vifs {
             let link = format!("vif{domid}.{}", vif.devid);
+            if vif.script.is_some() {
+                let is_connected =
+                    |link: &str| snapshot.scripts.contains(&format!("{SCRIPT} {link}"));
+                let has_tap = vif.model.is_some();
+                if !is_connected(&link) || has_tap != is_connected(&format!("{link}-emu")) {
+                    return Err(format!("{link} is connected so: {:?}", snapshot.scripts));
+                }
+                continue;
+            }
             if !snapshot.bridges["xenbr0"].contains(&link) {
                 return Err(format!("{link} is not on its bridge"));
             }
@@ -235,6 +270,10 @@ fn disk() -> Device {
     Device::Disk(xlcfg::parse_disk("/b.raw,raw,xvdb,w").expect("a disk of our own"))
 }
 
+fn scripted() -> Device {
+    Device::Vif(xlcfg::parse_vif("script=wire", 1).expect("a vif of our own"))
+}
+
 fn vif() -> Device {
     Device::Vif(xlcfg::parse_vif("bridge=xenbr0", 1).expect("a vif of our own"))
 }
@@ -252,14 +291,19 @@ fn request(what: Interrupted) -> Request {
         Request::Unplug { target: target(), device, how }
     };
     match what {
-        Interrupted::Start | Interrupted::StartHvm => create(what),
+        Interrupted::Start | Interrupted::StartHvm | Interrupted::StartScript => create(what),
         Interrupted::Destroy | Interrupted::DestroyHvm => Request::Destroy { target: target() },
         Interrupted::Shutdown => asked(ShutdownRequest::Poweroff),
-        Interrupted::Reboot | Interrupted::RebootHvm => asked(ShutdownRequest::Reboot),
+        Interrupted::Reboot | Interrupted::RebootHvm | Interrupted::RebootScript => {
+            asked(ShutdownRequest::Reboot)
+        }
         Interrupted::PlugDisk => plug(disk()),
         Interrupted::PlugVif => plug(vif()),
+        Interrupted::PlugScript => plug(scripted()),
         Interrupted::UnplugDisk => unplug(DeviceKind::Vbd, 51712, Unplug::Clean),
-        Interrupted::UnplugVif => unplug(DeviceKind::Vif, 0, Unplug::Clean),
+        Interrupted::UnplugVif | Interrupted::UnplugScript => {
+            unplug(DeviceKind::Vif, 0, Unplug::Clean)
+        }
         Interrupted::TakeDisk => unplug(DeviceKind::Vbd, 51712, Unplug::Forced),
         Interrupted::TakeVif => unplug(DeviceKind::Vif, 0, Unplug::Forced),
     }

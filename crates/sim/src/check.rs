@@ -32,6 +32,8 @@ pub struct Snapshot {
     /// Open connections to other hosts.
     pub channels: usize,
     pub links: BTreeSet<String>,
+    /// What hotplug scripts have connected.
+    pub scripts: Vec<String>,
     /// Running device models, by pid.
     pub models: Vec<u32>,
     pub bridges: BTreeMap<String, BTreeSet<String>>,
@@ -72,6 +74,7 @@ impl Snapshot {
             transfers: os.transfers(),
             channels: os.channels(),
             links: state.links().clone(),
+            scripts: state.connected_by_scripts().iter().cloned().collect(),
             models: state.models().iter().map(|it| it.process.pid).collect(),
             bridges: state.bridges().clone(),
             backends,
@@ -93,6 +96,7 @@ impl Snapshot {
         compare("file of libxl", &before.userdata, &self.userdata, &mut lines);
         compare("file of a move", before.transfers.iter(), self.transfers.iter(), &mut lines);
         compare("device model", &before.models, &self.models, &mut lines);
+        compare("device of a script", &before.scripts, &self.scripts, &mut lines);
         compare("link", &before.links, &self.links, &mut lines);
         compare("bridge", before.bridges.iter(), self.bridges.iter(), &mut lines);
         for (what, before, now) in [

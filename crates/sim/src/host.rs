@@ -100,6 +100,7 @@ impl SimHost {
         init_dom0(&mut inner(&store)).expect("the store serves dom0");
         // Faults begin when the host is up.
         machine.get_mut().set_faults(config.faults);
+        os.get_mut().scripts.start(inner(&store));
         let models = Models::new(inner(&store), machine.clone(), os.clone());
         let world = World::new(machine.clone(), store.clone(), kernel, consoled, models);
         let host = Self { machine, store, os, world: Rc::new(RefCell::new(world)) };

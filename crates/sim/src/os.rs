@@ -16,6 +16,7 @@ use toolstack::bootloader::BootloaderRun;
 use toolstack::channel::{Channel, ChannelId};
 use toolstack::device_model::{Launch, OwnModel, Process};
 use toolstack::host::{BootFolder, Host, ImageSink, ImageSource, KernelError, Link, Turn};
+use toolstack::hotplug::{ScriptEnd, ScriptRun};
 use toolstack::lanes::{LANES_MAX, LaneCall, LaneIn, LaneOut};
 use toolstack::moves::Reach;
 use toolstack::moves::TransferFile;
@@ -33,6 +34,7 @@ use crate::models::{self, ModelFate, ModelTable};
 use crate::monitor::{MonitorFate, SimMonitor};
 use crate::prng::split_mix;
 use crate::qemu;
+use crate::scripts::Scripts;
 use crate::shared::Sharing;
 use crate::storage::StorageState;
 
@@ -97,6 +99,7 @@ pub struct OsState {
     loaders: BTreeMap<String, Arc<HvmLoader>>,
     pub(crate) models: ModelTable,
     pub(crate) bootloaders: Bootloaders,
+    pub(crate) scripts: Scripts,
     /// Paths of block devices opened exclusively in dom0.
     exclusive: BTreeSet<String>,
     /// Connections to other hosts.
@@ -585,6 +588,14 @@ impl Host for SimOs {
             (false, true) => Err(HostError::Refused("not a bridge".to_owned())),
             (false, false) => Err(HostError::Missing),
         }
+    }
+
+    fn check_script(&mut self, path: &str) -> Result<(), HostError> {
+        self.find_script(path)
+    }
+
+    fn run_script(&mut self, run: &ScriptRun) -> Result<ScriptEnd, HostError> {
+        self.script(run)
     }
 
     fn dom0_policy(&mut self) -> Dom0Policy {

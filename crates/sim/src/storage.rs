@@ -178,6 +178,7 @@ impl OsState {
         self.loops.clear();
         self.forget_links();
         self.models.clear();
+        self.scripts.forget();
         self.storage.mounts.clear();
         self.storage.served.clear();
         self.storage.counts.clear();

@@ -85,18 +85,21 @@ pub(crate) fn run(command: &Command, jail: Option<&Jail>) -> Result<String, Host
 /// How a program ended, and what it said.
 #[derive(Clone, Debug)]
 pub struct Ended {
-    pub status: ExitStatus,
+    /// `None` if its time was over: it was killed with its process group.
+    pub status: Option<ExitStatus>,
     /// Its output and its errors, in their order.
     pub words: String,
 }
 
-/// Runs a program that was prepared by others, with this name, until its exit or a deadline.
+/// Runs a program that was prepared by others, with this name, until its exit or a deadline. It has this in its environment in
+/// addition to what all programs have.
 ///
 /// # Errors
-/// It does not start, or does not end in time; then it is killed.
+/// It does not start.
 pub fn run_to_end(
     program: &str,
     command: &mut std::process::Command,
+    environment: &[(&str, &str)],
     seconds: u64,
 ) -> Result<Ended, HostError> {
     let name = program.rsplit('/').next().unwrap_or_default();
@@ -104,21 +107,22 @@ pub fn run_to_end(
     let output = memfd_create("output", MemfdFlags::CLOEXEC).map_err(|error| told(name, error))?;
     let copy = || output.try_clone().map(Stdio::from).map_err(failed);
     let mut child = in_plain_environment(command)
-        // As for bootloaders of libxl.
-        .env("TERM", "vt100")
+        .envs(environment.iter().copied())
         .stdin(Stdio::null())
         .stdout(copy()?)
         .stderr(copy()?)
         .spawn()
         .map_err(|error| told(&format!("cannot run {program}"), error))?;
-    let Some(status) = wait(&mut child, Duration::from_secs(seconds)).map_err(failed)? else {
+    let status = wait(&mut child, Duration::from_secs(seconds)).map_err(failed)?;
+    if status.is_none() {
         end(child);
-        return Err(HostError::Refused(format!("{name} did not end within {seconds} s")));
-    };
+    }
     Ok(Ended { status, words: text(output).map_err(failed)? })
 }
 
-fn ending(status: ExitStatus) -> String {
+/// In words.
+#[must_use]
+pub fn ending(status: ExitStatus) -> String {
     match (status.code(), status.signal()) {
         (Some(code), _) => format!("failed with status {code}"),
         (None, signal) => format!("was ended by signal {}", signal.unwrap_or_default()),

@@ -190,6 +190,25 @@ impl FromStr for Mac {
     }
 }
 
+/// What a frontend is told of its backend. Linux's bounce what they share with one that is not trusted.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum Trust {
+    #[default]
+    Trusted,
+    Untrusted,
+}
+
+impl Trust {
+    /// As libxl writes it to the store.
+    #[must_use]
+    pub fn as_node(self) -> &'static str {
+        match self {
+            Self::Trusted => "1",
+            Self::Untrusted => "0",
+        }
+    }
+}
+
 /// A network interface of a VM.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct VifConfig {
@@ -207,6 +226,12 @@ pub struct VifConfig {
     pub rate: Option<Rate>,
     /// The emulated card of an HVM domain, used until its PV drivers take over.
     pub model: Option<String>,
+    /// The hotplug script that connects it, as the configuration names it; `None` for a bridge of Linux, which needs none.
+    pub script: Option<String>,
+    /// `gatewaydev`, for scripts.
+    pub gateway: Option<String>,
+    /// What its frontend is told of its backend.
+    pub trust: Trust,
 }
 
 /// A transmit limit: bytes per interval.

@@ -11,8 +11,9 @@ use std::collections::BTreeMap;
 use storage::{Attachment, BlockDevice, DeviceNumber, FileKind, ImageFormat, Mode};
 use xen::{DomainInfo, DomainKind, DomainRef, EvtchnPort, Uuid};
 
-use crate::config::{DiskConfig, Rate, Vdev, VifConfig, VmConfig};
+use crate::config::{DiskConfig, Rate, Trust, Vdev, VifConfig, VmConfig};
 use crate::device_model::Process;
+use crate::hotplug;
 use crate::layout::{Completion, DeviceKind, DeviceRef, kind_name};
 use crate::plan::Start;
 use crate::xlcfg;
@@ -20,8 +21,8 @@ use crate::xlcfg;
 /// Keys read from the backends of disks and interfaces.
 pub(crate) const VBD_KEYS: [&str; 7] =
     ["dev", "mode", "device-type", "params", "script", "physical-device", "node"];
-pub(crate) const VIF_KEYS: [&str; 8] =
-    ["mac", "bridge", "script", "mtu", "rate", "type", "vifname", "ip"];
+pub(crate) const VIF_KEYS: [&str; 9] =
+    ["mac", "bridge", "script", "mtu", "rate", "type", "vifname", "ip", "gatewaydev"];
 
 /// Major number of loop devices.
 const LOOP_MAJOR: u32 = 7;
@@ -228,10 +229,7 @@ fn device_number(text: &str) -> Option<DeviceNumber> {
 
 fn vif(device: &ForeignDevice) -> Result<VifConfig, String> {
     let key = |name: &str| device.keys.get(name).map(String::as_str).filter(|it| !it.is_empty());
-    if !matches!(script(device), "" | "vif-bridge") {
-        let script = key("script").unwrap_or_default();
-        return Err(format!("served by the script {script}; detach it first"));
-    }
+    let script = key("script").filter(|it| hotplug::path(it) != hotplug::VIF_BRIDGE);
     let bridge = key("bridge").ok_or("is on no bridge; detach it first")?.to_owned();
     let mac = key("mac").map(str::parse).transpose().map_err(|_| "its MAC address is invalid")?;
     let mtu = key("mtu").and_then(|text| text.parse().ok());
@@ -249,6 +247,10 @@ fn vif(device: &ForeignDevice) -> Result<VifConfig, String> {
         mtu,
         rate,
         model: None,
+        script: script.map(str::to_owned),
+        gateway: text("gatewaydev"),
+        // Its frontend has been told.
+        trust: Trust::Trusted,
     })
 }
 
@@ -367,15 +369,24 @@ mod tests {
     }
 
     #[test]
+    fn the_script_of_an_interface_comes_with_it() {
+        for (named, script) in [
+            ("/etc/xen/scripts/vif-bridge", None),
+            ("/etc/xen/scripts/vif-route", Some("/etc/xen/scripts/vif-route")),
+        ] {
+            let mut reading = reading();
+            reading.devices[1].keys.insert("script", named.to_owned());
+            let adoption = Adoption::of(&reading, &base()).unwrap();
+            assert_eq!(adoption.config.vifs[0].script.as_deref(), script);
+        }
+    }
+
+    #[test]
     fn what_cannot_be_taken_down_is_not_taken_over() {
         let script = |it: &mut ForeignReading| {
             it.devices[0].keys.insert("script", "/etc/xen/scripts/block-drbd".to_owned());
         };
         assert!(refusal(script).contains("vbd 51712: served by the script"));
-        let route = |it: &mut ForeignReading| {
-            it.devices[1].keys.insert("script", "vif-route".to_owned());
-        };
-        assert!(refusal(route).contains("vif 0: served by the script vif-route"));
         let qdisk = |it: &mut ForeignReading| {
             it.devices[0].backend = "/local/domain/0/backend/qdisk/7/51712".to_owned();
         };

@@ -10,6 +10,7 @@ use crate::balloon::Dom0Policy;
 use crate::bootloader::BootloaderRun;
 use crate::channel::{Channel, ChannelId};
 use crate::device_model::{Launch, OwnModel, Process};
+use crate::hotplug::{ScriptEnd, ScriptRun};
 use crate::lanes::{LaneCall, LaneIn, LaneOut};
 use crate::moves::Reach;
 use crate::qmp::ModelSocket;
@@ -138,6 +139,19 @@ pub trait Host {
     /// # Errors
     /// [`HostError::Missing`] if there is no such interface; refused if it is not a bridge.
     fn check_bridge(&mut self, bridge: &str) -> Result<(), HostError>;
+
+    /// Checks that there is a program at the absolute `path`.
+    ///
+    /// # Errors
+    /// [`HostError::Missing`] if there is no such file; refused if it cannot be executed.
+    fn check_script(&mut self, path: &str) -> Result<(), HostError>;
+
+    /// Runs a hotplug script to its end, or until its time is over. It ends with this daemon; what it has put into the
+    /// background goes on once it has succeeded.
+    ///
+    /// # Errors
+    /// It cannot be started.
+    fn run_script(&mut self, run: &ScriptRun) -> Result<ScriptEnd, HostError>;
 
     /// Whether this host has a network interface of that name.
     ///

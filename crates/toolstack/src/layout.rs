@@ -18,6 +18,7 @@ use xenstore::{Access, Permission};
 
 use crate::config::{DiskConfig, Mac, Start, VifConfig, VmConfig};
 use crate::device_model;
+use crate::hotplug;
 use crate::record::{self, FORMAT_NODE, Texts};
 pub use disown::{disowned_nodes, foreign_paths};
 pub use hvm::{generation_nodes, generation_path, table_nodes};
@@ -129,6 +130,12 @@ impl DeviceRef {
     pub fn backend_error(self, domid: DomId) -> String {
         let (kind, devid) = (self.kind.as_str(), self.devid);
         format!("/local/domain/0/error/backend/{kind}/{domid}/{devid}/error")
+    }
+
+    /// How far its hotplug script is, as [`Mark`](crate::hotplug::Mark) says it.
+    #[must_use]
+    pub fn script_mark(self, domid: DomId) -> String {
+        format!("{}/xylem-script", self.libxl(domid))
     }
 
     /// libxl's own directory of the device, by which `xl` finds it.
@@ -503,23 +510,25 @@ fn vif_nodes(nodes: &mut Nodes, domid: DomId, uuid: Uuid, vif: &VifConfig) {
     nodes.put(format!("{frontend}/handle"), vif.devid.to_string());
     nodes.put(format!("{frontend}/mac"), &mac);
     nodes.put(format!("{frontend}/mtu"), vif.mtu.unwrap_or(VIF_MTU).to_string());
-    nodes.put(format!("{frontend}/trusted"), "1");
+    nodes.put(format!("{frontend}/trusted"), vif.trust.as_node());
+    let kind = if vif.model.is_some() { "vif_ioemu" } else { "vif" };
     for (key, value) in [
         ("handle", vif.devid.to_string()),
         ("mac", mac),
         ("bridge", vif.bridge.clone()),
-        ("type", "vif".to_owned()),
+        ("type", kind.to_owned()),
     ] {
         nodes.put(format!("{backend}/{key}"), &value);
         nodes.put(format!("{}/{key}", device.libxl(domid)), value);
     }
-    for (key, value) in [("vifname", &vif.name), ("ip", &vif.ip)] {
+    for (key, value) in [("vifname", &vif.name), ("ip", &vif.ip), ("gatewaydev", &vif.gateway)] {
         if let Some(value) = value {
             nodes.put(format!("{backend}/{key}"), value);
         }
     }
     // netback requires the key, but no script: we add the bridge port.
-    nodes.put(format!("{backend}/script"), "");
+    let script = vif.script.as_deref().map(hotplug::path).unwrap_or_default();
+    nodes.put(format!("{backend}/script"), script);
     nodes.put(format!("{backend}/hotplug-status"), "");
     if let Some(mtu) = vif.mtu {
         nodes.put(format!("{backend}/mtu"), mtu.to_string());

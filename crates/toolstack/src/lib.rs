@@ -14,6 +14,7 @@ pub mod domains;
 pub mod foreign;
 pub mod generation;
 pub mod host;
+pub mod hotplug;
 pub mod lanes;
 pub mod layout;
 pub mod libxl_json;

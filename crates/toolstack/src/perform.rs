@@ -22,6 +22,7 @@ mod room;
 pub(crate) mod save;
 mod saved_file;
 mod sched;
+mod scripts;
 mod send;
 pub(crate) mod store;
 pub(crate) mod suspend;

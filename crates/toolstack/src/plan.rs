@@ -8,6 +8,7 @@ use std::fmt;
 
 pub use crate::config::Start;
 use crate::config::{Access, DiskConfig, VmConfig};
+use crate::hotplug::{self, Way};
 use crate::layout::{self, DeviceKind, DeviceRef};
 pub use crate::steps::{
     CreateStep, DeviceStep, GoOn, MoveStep, SaveStep, Step, SuspendStep, TeardownStep, Wait,
@@ -106,6 +107,43 @@ pub fn plan_from_checkpoint(config: &VmConfig, start: Start) -> Plan {
 #[must_use]
 pub fn plan_restore_with_host(config: &VmConfig) -> Plan {
     plan_new(config, Start::Running, Origin::HostSave)
+}
+
+/// Who connects a device on the host.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum ConnectedBy {
+    Us,
+    /// Its hotplug script.
+    Script,
+}
+
+impl ConnectedBy {
+    #[must_use]
+    pub fn of(config: &VmConfig, device: DeviceRef) -> Self {
+        match hotplug::script_of(config, device) {
+            Some(_) => Self::Script,
+            None => Self::Us,
+        }
+    }
+
+    /// The step that connects a device once its backend has seen it, if it needs one.
+    fn connect(self, device: DeviceRef) -> Option<DeviceStep> {
+        match self {
+            Self::Script => Some(DeviceStep::RunScript(device, Way::Connect)),
+            Self::Us if device.kind == DeviceKind::Vif => {
+                Some(DeviceStep::JoinBridge(device.devid))
+            }
+            Self::Us => None,
+        }
+    }
+
+    /// The step between a device's end and that of its nodes, if it needs one.
+    fn disconnect(self, device: DeviceRef) -> Option<DeviceStep> {
+        match self {
+            Self::Script => Some(DeviceStep::RunScript(device, Way::Disconnect)),
+            Self::Us => None,
+        }
+    }
 }
 
 /// What a domain is made of.
@@ -288,11 +326,11 @@ fn add_finish(
             None => plan.add(Wait::Backend(device), after),
         };
         done.push(seen);
-        if device.kind == DeviceKind::Vif {
+        if let Some(connect) = ConnectedBy::of(config, device).connect(device) {
             let mut after = vec![seen];
             // An emulated card's interface exists when its device model is ready.
             after.extend(ready.filter(|_| is_emulated(config, device)));
-            done.push(plan.add(DeviceStep::JoinBridge(device.devid), &after));
+            done.push(plan.add(connect, &after));
         }
     }
     if start == Start::Running {
@@ -319,8 +357,10 @@ fn add_early_vifs(plan: &mut Plan, config: &VmConfig, domain: usize) -> (Vec<usi
     let mut early = EarlyVifs::new();
     for device in layout::devices(config).into_iter().filter(|it| it.kind == DeviceKind::Vif) {
         let seen = plan.add(Wait::Backend(device), &[nodes]);
-        // An emulated card joins with its device model's interface.
-        if is_emulated(config, device) {
+        // An emulated card joins with its device model's interface. What a script does may take packets from the guest while
+        // it still runs elsewhere.
+        let by = ConnectedBy::of(config, device);
+        if is_emulated(config, device) || by == ConnectedBy::Script {
             ready.push(seen);
             early.insert(device, Early::Seen(seen));
         } else {
@@ -394,10 +434,21 @@ fn take_down_domain(
         // It has disks open and memory of the domain mapped, and leaves nodes.
         closed.push(plan.take_down(TeardownStep::EndModel, &[pause]));
     }
+    let model = closed.len();
     let devices = layout::devices(config);
     if reached.nodes && !devices.is_empty() {
         let close = plan.take_down(DeviceStep::CloseAll, &[pause]);
         closed.extend(devices.iter().map(|it| plan.take_down(Wait::Closed(*it), &[close])));
+        for (index, device) in devices.iter().enumerate() {
+            let Some(script) = ConnectedBy::of(config, *device).disconnect(*device) else {
+                continue;
+            };
+            // As libxl has it, the device model has ended by then.
+            let mut after = closed[..model].to_vec();
+            after.push(closed[model + index]);
+            let disconnected = plan.take_down(script, &after);
+            closed.push(disconnected);
+        }
     }
     vec![plan.take_down(TeardownStep::DestroyDomain, &closed)]
 }
@@ -462,10 +513,9 @@ pub fn plan_send(config: &VmConfig, disks: &[u32]) -> Plan {
     let mut ready = vec![sent];
     if closes_devices(config) {
         let close = plan.add(DeviceStep::CloseAll, &[sent]);
-        ready = layout::devices(config)
-            .into_iter()
-            .map(|device| plan.add(Wait::Closed(device), &[close]))
-            .collect();
+        let devices = layout::devices(config);
+        ready = devices.iter().map(|it| plan.add(Wait::Closed(*it), &[close])).collect();
+        add_disconnects(&mut plan, config, &devices, &mut ready);
         let closed = ready.clone();
         let emulated = emulated(config);
         // Its device model has them open until it ends: it flushed them when it stopped.
@@ -481,9 +531,26 @@ fn emulated(config: &VmConfig) -> Vec<u32> {
     config.emulated_disks().map(|(_, disk)| disk.vdev.number).collect()
 }
 
-/// A guest without disks keeps its devices until the other host runs it, or goes on with them here.
+/// Runs the scripts of closed devices.
+fn add_disconnects(
+    plan: &mut Plan,
+    config: &VmConfig,
+    devices: &[DeviceRef],
+    closed: &mut Vec<usize>,
+) {
+    let ends = closed.clone();
+    for (device, end) in devices.iter().zip(ends) {
+        let script = ConnectedBy::of(config, *device).disconnect(*device);
+        closed.extend(script.map(|script| plan.add(script, &[end])));
+    }
+}
+
+/// A guest without disks keeps its devices until the other host runs it, or goes on with them here. Where a script has
+/// connected them, only one of the hosts may have them connected.
 fn closes_devices(config: &VmConfig) -> bool {
+    let has_script = |it: &DeviceRef| ConnectedBy::of(config, *it) == ConnectedBy::Script;
     config.disks.iter().any(|disk| !disk.is_empty())
+        || layout::devices(config).iter().any(has_script)
 }
 
 /// Lets a guest run on whose move was broken off before it was suspended.
@@ -506,6 +573,7 @@ pub fn plan_take_back(config: &VmConfig, attached: &[u32], how: GoOn) -> Plan {
     let devices = layout::devices(config);
     let mut ready: Vec<usize> =
         devices.iter().map(|device| plan.add(Wait::Closed(*device), &[close])).collect();
+    add_disconnects(&mut plan, config, &devices, &mut ready);
     let closed = ready.clone();
     let emulated = emulated(config);
     let let_go = |disk: &&DiskConfig| !disk.is_empty() && !emulated.contains(&disk.vdev.number);
@@ -522,8 +590,8 @@ pub fn plan_take_back(config: &VmConfig, attached: &[u32], how: GoOn) -> Plan {
     for device in devices {
         let seen = plan.add(Wait::Backend(device), &[written]);
         done.push(seen);
-        if device.kind == DeviceKind::Vif {
-            done.push(plan.add(DeviceStep::JoinBridge(device.devid), &[seen]));
+        if let Some(connect) = ConnectedBy::of(config, device).connect(device) {
+            done.push(plan.add(connect, &[seen]));
         }
     }
     plan.add(MoveStep::GoOn(how), &done);
@@ -585,7 +653,7 @@ pub fn plan_settle() -> Plan {
 
 /// Plugs a device into a running domain.
 #[must_use]
-pub fn plan_plug(device: DeviceRef) -> Plan {
+pub fn plan_plug(device: DeviceRef, by: ConnectedBy) -> Plan {
     let mut plan = Plan::default();
     let ready = match device.kind {
         DeviceKind::Vbd => Some(plan.add(DeviceStep::AttachDisk(device.devid), &[])),
@@ -597,24 +665,24 @@ pub fn plan_plug(device: DeviceRef) -> Plan {
         }
     };
     let added = plan.add(DeviceStep::Add(device), ready.as_slice());
-    add_plugged(&mut plan, device, &[added]);
+    add_plugged(&mut plan, device, by, &[added]);
     plan
 }
 
 /// The rest of a plug once the device's nodes are written. Each step is idempotent.
 #[must_use]
-pub fn plan_finish_plug(device: DeviceRef) -> Plan {
+pub fn plan_finish_plug(device: DeviceRef, by: ConnectedBy) -> Plan {
     let mut plan = Plan::default();
-    add_plugged(&mut plan, device, &[]);
+    add_plugged(&mut plan, device, by, &[]);
     plan
 }
 
-fn add_plugged(plan: &mut Plan, device: DeviceRef, after: &[usize]) {
+fn add_plugged(plan: &mut Plan, device: DeviceRef, by: ConnectedBy, after: &[usize]) {
     let seen = plan.add(Wait::Backend(device), after);
-    if device.kind == DeviceKind::Vif {
-        let joined = plan.add(DeviceStep::JoinBridge(device.devid), &[seen]);
+    if let Some(connect) = by.connect(device) {
+        let connected = plan.add(connect, &[seen]);
         // A disk is complete once its backend has probed it; a vif may have missed its bridge.
-        plan.add(DeviceStep::Settle(device), &[joined]);
+        plan.add(DeviceStep::Settle(device), &[connected]);
     }
 }
 
@@ -629,21 +697,31 @@ pub enum Unplug {
 
 /// The steps that unplug a device from a running domain.
 #[must_use]
-pub fn plan_unplug(device: DeviceRef, how: Unplug, is_attached: bool) -> Plan {
+pub fn plan_unplug(device: DeviceRef, how: Unplug, is_attached: bool, by: ConnectedBy) -> Plan {
     let mut plan = Plan::default();
     match how {
         Unplug::Clean => {
             let connected = plan.add(Wait::Connected(device), &[]);
             let asked = plan.add(DeviceStep::AskToClose(device), &[connected]);
             let closed = plan.add(Wait::Consent(device), &[asked]);
-            let removed = plan.add(DeviceStep::Remove(device), &[closed]);
+            let removed = match by.disconnect(device) {
+                None => plan.add(DeviceStep::Remove(device), &[closed]),
+                Some(script) => {
+                    let disconnected = plan.add(script, &[closed]);
+                    // The guest has let go of it, whatever the script says.
+                    plan.take_down(DeviceStep::Remove(device), &[disconnected])
+                }
+            };
             if is_attached {
                 plan.add(DeviceStep::DetachDisk(device.devid), &[removed]);
             }
         }
         Unplug::Forced => {
             let closed = plan.take_down(DeviceStep::Close(device), &[]);
-            let ended = plan.take_down(Wait::Closed(device), &[closed]);
+            let mut ended = plan.take_down(Wait::Closed(device), &[closed]);
+            if let Some(script) = by.disconnect(device) {
+                ended = plan.take_down(script, &[ended]);
+            }
             let removed = plan.take_down(DeviceStep::Remove(device), &[ended]);
             if is_attached {
                 plan.take_down(DeviceStep::DetachDisk(device.devid), &[removed]);
@@ -675,7 +753,7 @@ pub fn plan_swap(drive: DeviceRef, how: Unplug, is_attached: bool) -> Plan {
     }
     let attached = plan.add(DeviceStep::AttachDisk(drive.devid), &[removed]);
     let added = plan.add(DeviceStep::Add(drive), &[attached]);
-    add_plugged(&mut plan, drive, &[added]);
+    add_plugged(&mut plan, drive, ConnectedBy::Us, &[added]);
     plan
 }
 
@@ -692,7 +770,7 @@ fn add_cd(plan: &mut Plan, drive: DeviceRef, after: &[usize]) {
     let attached = plan.add(DeviceStep::AttachDisk(drive.devid), after);
     let inserted = plan.add(DeviceStep::InsertCd(drive.devid), &[attached]);
     let added = plan.add(DeviceStep::Add(drive), &[inserted]);
-    add_plugged(plan, drive, &[added]);
+    add_plugged(plan, drive, ConnectedBy::Us, &[added]);
 }
 
 /// The steps that take a CD from an emulated drive.
@@ -750,9 +828,14 @@ pub fn plan_undo_insert(drive: DeviceRef, is_added: bool, is_attached: bool) -> 
 
 /// The steps that undo a failed plug.
 #[must_use]
-pub fn plan_undo_plug(device: DeviceRef, is_added: bool, is_attached: bool) -> Plan {
+pub fn plan_undo_plug(
+    device: DeviceRef,
+    is_added: bool,
+    is_attached: bool,
+    by: ConnectedBy,
+) -> Plan {
     if is_added {
-        return plan_unplug(device, Unplug::Forced, is_attached);
+        return plan_unplug(device, Unplug::Forced, is_attached, by);
     }
     let mut plan = Plan::default();
     if is_attached {

@@ -74,6 +74,9 @@ const VIF_1: &[&str] = &["devid", "bridge", "model", "type", "mac", "mtu", "rate
 /// disk.
 const NOT_FOR_1: &str = "/needs/a/later/release/of/xylemd";
 
+/// The same of an interface; no bridge has such a name.
+const NO_BRIDGE_FOR_1: &str = "bridge=needs-a-later-1";
+
 /// A configuration as in its record.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Texts {
@@ -142,7 +145,7 @@ fn item_in_words_of_1(key: &str, line: &str) -> Option<String> {
     let inner = line.trim().strip_prefix('"')?.strip_suffix("\",")?;
     let item = match key {
         "disk" => disk_in_words_of_1(inner)?,
-        "vif" => parameters(inner, VIF_1).join(","),
+        "vif" => vif_in_words_of_1(inner),
         _ => return Some(line.to_owned()),
     };
     Some(format!("  \"{item}\","))
@@ -151,6 +154,18 @@ fn item_in_words_of_1(key: &str, line: &str) -> Option<String> {
 fn parameters<'a>(spec: &'a str, known: &[&str]) -> Vec<&'a str> {
     let is_known = |it: &&str| it.split_once('=').is_some_and(|(name, _)| known.contains(&name));
     spec.split(',').filter(is_known).collect()
+}
+
+/// The first release would put an interface on a bridge that a script connects otherwise: it finds none, and fails to start
+/// the VM.
+fn vif_in_words_of_1(spec: &str) -> String {
+    let mut known = parameters(spec, VIF_1);
+    if spec.split(',').any(|it| it.starts_with("script=")) {
+        for parameter in known.iter_mut().filter(|it| it.starts_with("bridge=")) {
+            *parameter = NO_BRIDGE_FOR_1;
+        }
+    }
+    known.join(",")
 }
 
 fn disk_in_words_of_1(spec: &str) -> Option<String> {
@@ -230,14 +245,14 @@ mod tests {
         let text = "name = \"a\"\nwarp = 9\ntype = \"pv\"\nlanes = [\n  \"x\",\n]\ndisk = [\n  \
                     \"format=qcow2,vdev=xvda,access=w!,shared=1,target=/a,b\",\n  \
                     \"format=raw,vdev=xvdb,access=r,devtype=cdrom,target=\",\n]\nvif = [\n  \
-                    \"devid=0,bridge=br,ip=10.0.0.2\",\n]\n";
+                    \"devid=0,bridge=br,ip=10.0.0.2\",\n  \"devid=1,bridge=br,script=vif-nat,untrusted\",\n]\n";
         let texts = Texts::of(text);
         assert_eq!(
             texts.config,
             format!(
                 "name = \"a\"\ntype = \"pv\"\ndisk = [\n  \
                  \"format=raw,vdev=xvda,access=w,target={NOT_FOR_1}\",\n]\nvif = [\n  \
-                 \"devid=0,bridge=br\",\n]\n"
+                 \"devid=0,bridge=br\",\n  \"devid=1,bridge=needs-a-later-1\",\n]\n"
             )
         );
         assert!(texts.full.ends_with(text) && texts.full.starts_with("# with "), "{texts:?}");

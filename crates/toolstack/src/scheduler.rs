@@ -39,6 +39,10 @@ pub enum Track {
     Talk,
     /// Waiting for another host's word, before a VM is ours.
     Listen,
+    /// Hotplug scripts that connect devices, which may take as long as they are let.
+    Connect,
+    /// Those that disconnect them.
+    Disconnect,
     /// Scans of SRs. They do not wait for changes.
     Scan,
     /// Changes of SRs and VDIs, which may take hours.
@@ -46,7 +50,7 @@ pub enum Track {
 }
 
 impl Track {
-    const ALL: [Self; 13] = [
+    const ALL: [Self; 15] = [
         Self::Short,
         Self::Teardown,
         Self::Build,
@@ -58,6 +62,8 @@ impl Track {
         Self::Receive,
         Self::Talk,
         Self::Listen,
+        Self::Connect,
+        Self::Disconnect,
         Self::Scan,
         Self::Change,
     ];
@@ -84,6 +90,8 @@ pub enum Class {
     Send,
     /// Domains that come from them.
     Receive,
+    /// Hotplug scripts.
+    Script,
     /// Scans of SRs.
     Scan,
     /// Changes of an SR and its VDIs: one at a time for each SR.
@@ -91,7 +99,7 @@ pub enum Class {
 }
 
 impl Class {
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Storage,
         Self::Domain,
         Self::Short,
@@ -101,6 +109,7 @@ impl Class {
         Self::Memory,
         Self::Send,
         Self::Receive,
+        Self::Script,
         Self::Scan,
         Self::Change,
     ];
@@ -117,6 +126,7 @@ impl Class {
             Self::Memory => "memory",
             Self::Send => "send",
             Self::Receive => "receive",
+            Self::Script => "script",
             Self::Scan => "scan",
             Self::Change => "change",
         }
@@ -133,6 +143,11 @@ pub enum Priority {
 /// Domains whose memory may be copied to or from files at a time. A copy uses one CPU and the disk as
 /// far as they go, so more would only take time from each other and from everything else.
 pub const MEMORY_COPIES: usize = 4;
+
+/// Hotplug scripts that may run at a time, to connect devices and to disconnect them.
+pub const SCRIPTS: usize = 8;
+/// Those of one VM, so that no VM whose scripts hang keeps others from theirs.
+const SCRIPTS_OF_VM: usize = 2;
 
 /// Limits of permits; each holds for each [`Track`] separately.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -152,7 +167,8 @@ pub struct Limits {
 impl Default for Limits {
     fn default() -> Self {
         let classes = [Class::Memory, Class::Send, Class::Receive];
-        let classes = classes.map(|class| (class, MEMORY_COPIES)).into();
+        let mut classes: BTreeMap<_, _> = classes.map(|class| (class, MEMORY_COPIES)).into();
+        classes.insert(Class::Script, SCRIPTS);
         Self { host: 16, vm: 10, sr: 12, backend: 16, classes }
     }
 }
@@ -178,7 +194,11 @@ impl Limits {
     }
 
     fn vm_class(&self, class: Class) -> usize {
-        if matches!(class, Class::Record | Class::Change) { 1 } else { self.vm }
+        match class {
+            Class::Record | Class::Change => 1,
+            Class::Script => self.vm.min(SCRIPTS_OF_VM),
+            _ => self.vm,
+        }
     }
 }
 

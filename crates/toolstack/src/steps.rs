@@ -138,6 +138,8 @@ pub enum IfFailed {
     /// The operation fails, unless it is a reboot: the stopped domain is destroyed anyway, and the
     /// next one starts.
     FailUnlessReboot,
+    /// The operation fails, unless it is a reboot or a move, which goes on.
+    FailUnlessItGoesOn,
 }
 
 /// What happens to a step in progress when its operation is cancelled.
@@ -208,6 +210,11 @@ impl Permit {
 
     /// Running a bootloader, which reads a guest's disk.
     const BOOTLOADER: Self = Self { storage: StorageOf::Bootloaders, ..Self::LOAD };
+
+    /// Running a hotplug script.
+    const fn script(track: Track) -> Self {
+        Self { track, class: Class::Script, backend: true, ..Self::SHORT }
+    }
 
     /// Making disks of a VM.
     const DISKS: Self = Self { track: Track::Attach, class: Class::Storage, ..Self::SHORT };

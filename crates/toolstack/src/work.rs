@@ -132,6 +132,8 @@ pub enum WorkClass {
     Talk,
     /// Waiting for what other hosts may say, or never do. No word to one waits for that.
     Listen,
+    /// Hotplug scripts, which may take as long as they are let.
+    Script,
     /// Ending domains, their nodes and devices, which can take long.
     Destroy,
     /// Letting go of what they had of the host: disks, whose storage may hang, and device models.

@@ -7,6 +7,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
+use std::process::ExitStatus;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -62,23 +63,29 @@ pub(crate) fn run(
     let mut command =
         jail.cell_command(&folder.cell, &format!("bootloader-{number}"), &run.program);
     command.args(&run.arguments);
-    let ended = storage_host::run_to_end(&run.program, &mut command, run.seconds)?;
+    // As for bootloaders of libxl.
+    let environment = [("TERM", "vt100")];
+    let ended = storage_host::run_to_end(&run.program, &mut command, &environment, run.seconds)?;
     keep_log(&run.log, &ended.words);
-    if !ended.status.success() {
-        return Err(HostError::Refused(ending(&ended)));
+    match ended.status {
+        Some(status) if status.success() => Ok(Box::new(folder)),
+        Some(status) => Err(HostError::Refused(ending(status, &ended.words))),
+        None => {
+            let (name, seconds) = (run.program.rsplit('/').next().unwrap_or_default(), run.seconds);
+            Err(HostError::Refused(format!("{name} did not end within {seconds} s")))
+        }
     }
-    Ok(Box::new(folder))
 }
 
 /// How it ended, in one line. Its last line is the reason: programs in Python tell their whole way before.
-fn ending(ended: &storage_host::Ended) -> String {
+fn ending(status: ExitStatus, words: &str) -> String {
     const CHARS_MAX: usize = 200;
-    let how = match ended.status.code() {
+    let how = match status.code() {
         Some(code @ 129..=192) => format!("was ended by signal {}", code & 127),
         Some(code) => format!("failed with status {code}"),
         None => "was killed".to_owned(),
     };
-    let last = ended.words.lines().map(str::trim).rfind(|line| !line.is_empty());
+    let last = words.lines().map(str::trim).rfind(|line| !line.is_empty());
     let last: String = last.unwrap_or("without a word").chars().take(CHARS_MAX).collect();
     format!("{how}: {}", last.escape_debug())
 }

@@ -3,13 +3,13 @@
 //! A process with privcmd controls the host, and `xylemd` has it. The programs that it starts for
 //! disks do not: some of them read guests' data (images, file systems). They need root for devices,
 //! mounts and the network, and maybe to load a module; none of them reboots the host, sets its
-//! clock or traces other processes.
+//! clock or traces other processes. Hotplug scripts need raw sockets for iptables.
 
 use rustix::thread::{
     CapabilitySet, capabilities, remove_capability_from_bounding_set, set_capabilities,
 };
 
-const NEVER_NEEDED: [CapabilitySet; 21] = [
+const NEVER_NEEDED: [CapabilitySet; 20] = [
     CapabilitySet::AUDIT_CONTROL,
     CapabilitySet::AUDIT_READ,
     CapabilitySet::AUDIT_WRITE,
@@ -21,7 +21,6 @@ const NEVER_NEEDED: [CapabilitySet; 21] = [
     CapabilitySet::MAC_ADMIN,
     CapabilitySet::MAC_OVERRIDE,
     CapabilitySet::NET_BROADCAST,
-    CapabilitySet::NET_RAW,
     CapabilitySet::PERFMON,
     // Also kexec.
     CapabilitySet::SYS_BOOT,

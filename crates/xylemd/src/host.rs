@@ -12,6 +12,7 @@ use toolstack::bootloader::BootloaderRun;
 use toolstack::channel::{Channel, ChannelId};
 use toolstack::device_model::{Launch, OwnModel, Process};
 use toolstack::host::{BootFolder, Host, ImageSink, ImageSource, KernelError, Link, Turn};
+use toolstack::hotplug::{ScriptEnd, ScriptRun};
 use toolstack::lanes::{LaneCall, LaneIn, LaneOut};
 use toolstack::moves::Reach;
 use toolstack::qmp::ModelSocket;
@@ -23,7 +24,7 @@ use crate::channels::Channels;
 use crate::definitions::Definitions;
 use crate::images::Images;
 use crate::xlconf::XlConf;
-use crate::{bootloaders, models, monitor, saved, userdata};
+use crate::{bootloaders, models, monitor, saved, scripts, userdata};
 
 /// Connections of a move to a peer: one for each CPU that packs, and a few do for any link.
 const LANES_USUAL_MAX: usize = 4;
@@ -130,6 +131,14 @@ impl Host for LinuxHost {
 
     fn check_bridge(&mut self, bridge: &str) -> Result<(), HostError> {
         self.links.bridge(bridge).map(drop).map_err(|error| refused(&error))
+    }
+
+    fn check_script(&mut self, path: &str) -> Result<(), HostError> {
+        scripts::check(path)
+    }
+
+    fn run_script(&mut self, run: &ScriptRun) -> Result<ScriptEnd, HostError> {
+        scripts::run(run)
     }
 
     fn dom0_policy(&mut self) -> Dom0Policy {

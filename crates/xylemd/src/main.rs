@@ -23,6 +23,7 @@ mod monitor;
 mod peers;
 mod pool;
 mod saved;
+mod scripts;
 mod stats;
 mod status;
 mod store;
@@ -254,6 +255,7 @@ fn run(options: &Options) -> Result<()> {
     supervision::end_when_told(stop, images.clone()).context("cannot start")?;
     let system = storage_host::LinuxSystem::confining(confinement);
     bootloaders::clear();
+    scripts::end_earlier();
     storage::Repositories::new(&mut system.clone()).clear().context("cannot start")?;
     let peer_listener = options.peer_listen.as_ref().map(peers::bind).transpose()?;
     let directory = options.directory();

@@ -12,7 +12,7 @@ use anyhow::{Context, Result};
 use storage_host::LinuxSystem;
 use toolstack::WorkId;
 use toolstack::perform::Performer;
-use toolstack::scheduler::MEMORY_COPIES;
+use toolstack::scheduler::{MEMORY_COPIES, SCRIPTS};
 use toolstack::work::{Work, WorkClass};
 use xen::{Latencies, Xen};
 use xen_linux::LinuxHypervisor;
@@ -45,6 +45,7 @@ pub(crate) struct Pool<P> {
     receives: Queue<P>,
     talks: Queue<P>,
     listens: Queue<P>,
+    scripts: Queue<P>,
     destroys: Queue<P>,
     releases: Queue<P>,
 }
@@ -118,6 +119,8 @@ impl Pool<LinuxPerformer> {
             // A few for each move.
             talks: queue(WorkClass::Talk, 4 * MEMORY_COPIES, xen::ARENA_BYTES_MIN)?,
             listens: queue(WorkClass::Listen, 4 * MEMORY_COPIES, xen::ARENA_BYTES_MIN)?,
+            // Those that connect devices, and those that disconnect them.
+            scripts: queue(WorkClass::Script, 2 * SCRIPTS, xen::ARENA_BYTES_MIN)?,
             destroys: queue(WorkClass::Destroy, DESTROYERS, xen::ARENA_BYTES_MIN)?,
             // Likewise.
             releases: queue(WorkClass::Release, options.workers, xen::ARENA_BYTES_MIN)?,
@@ -126,7 +129,7 @@ impl Pool<LinuxPerformer> {
 }
 
 impl<P> Pool<P> {
-    fn named(&self) -> [(&'static str, &Queue<P>); 12] {
+    fn named(&self) -> [(&'static str, &Queue<P>); 13] {
         [
             ("query", &self.queries),
             ("load", &self.loads),
@@ -138,6 +141,7 @@ impl<P> Pool<P> {
             ("receive", &self.receives),
             ("talk", &self.talks),
             ("listen", &self.listens),
+            ("script", &self.scripts),
             ("destroy", &self.destroys),
             ("release", &self.releases),
         ]
@@ -177,6 +181,7 @@ impl<P> Pool<P> {
             WorkClass::Receive => &self.receives,
             WorkClass::Talk => &self.talks,
             WorkClass::Listen => &self.listens,
+            WorkClass::Script => &self.scripts,
             WorkClass::Destroy => &self.destroys,
             WorkClass::Release => &self.releases,
         }
@@ -266,6 +271,7 @@ impl<P> Taken<'_, P> {
             | WorkClass::Receive
             | WorkClass::Talk
             | WorkClass::Listen
+            | WorkClass::Script
             | WorkClass::Destroy
             | WorkClass::Release => class == self.queue.class,
         }
@@ -316,6 +322,7 @@ mod tests {
             receives: Queue::new(WorkClass::Receive, vec!["receiver"]),
             talks: Queue::new(WorkClass::Talk, vec!["talker"]),
             listens: Queue::new(WorkClass::Listen, vec!["listener"]),
+            scripts: Queue::new(WorkClass::Script, vec!["connector"]),
             destroys: Queue::new(WorkClass::Destroy, vec!["one", "two"]),
             releases: Queue::new(WorkClass::Release, vec!["three"]),
         }
@@ -395,6 +402,7 @@ mod tests {
             ("receive", 0, 0),
             ("talk", 0, 0),
             ("listen", 0, 0),
+            ("script", 0, 0),
             ("destroy", 2, 98),
             ("release", 0, 0),
         ];

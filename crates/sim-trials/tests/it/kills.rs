@@ -23,3 +23,14 @@ fn of_a_plug() {
 fn of_an_unplug() {
     check(Interrupted::UnplugDisk, 4, 0);
 }
+
+#[test]
+fn of_a_plug_and_an_unplug_with_a_script() {
+    check(Interrupted::PlugScript, 5, 0);
+    check(Interrupted::UnplugScript, 5, 0);
+}
+
+#[test]
+fn of_a_reboot_with_a_script() {
+    check(Interrupted::RebootScript, 5, 10);
+}

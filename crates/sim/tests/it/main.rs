@@ -16,6 +16,7 @@ mod facts;
 mod faults;
 mod hardware;
 mod host_shutdown;
+mod hotplug;
 mod hvm;
 mod hypercalls;
 mod identity;

@@ -9,9 +9,7 @@ use xenstore::{Access, Permission};
 use super::{DOM0_ONLY, DeviceKind, DeviceRef, Nodes, Removal};
 use crate::config::VmConfig;
 use crate::device_model::Process;
-
-/// Where libxl's hotplug scripts are.
-const SCRIPTS: &str = "/etc/xen/scripts";
+use crate::hotplug;
 
 /// What libxl has of a domain beside what ours have: the scripts that it runs when a device goes, what those read, its
 /// console, and the process that it kills. `config` is as libxl knows it.
@@ -32,7 +30,7 @@ pub fn disowned_nodes(
     };
     for disk in config.disks.iter().filter(|disk| !disk.is_empty()) {
         let vbd = DeviceRef { kind: DeviceKind::Vbd, devid: disk.vdev.number };
-        let script = format!("{SCRIPTS}/block");
+        let script = hotplug::path("block");
         let attachment = &disks[&disk.vdev.number];
         let params = match attachment {
             Attachment::Loop(_) | Attachment::Block(_) => &disk.target,
@@ -45,7 +43,7 @@ pub fn disowned_nodes(
         }
     }
     for vif in &config.vifs {
-        let script = format!("{SCRIPTS}/vif-bridge");
+        let script = hotplug::path(vif.script.as_deref().unwrap_or(hotplug::VIF_BRIDGE));
         device(DeviceRef { kind: DeviceKind::Vif, devid: vif.devid }, &[("script", &script)]);
     }
     console_nodes(&mut nodes, domid);

@@ -13,8 +13,9 @@ use crate::config::{
     AffinityConfig, Bios, Bootloader, ClockOffset, CpuLists, CpuidConfig, DiskBus, DiskConfig,
     GuestOptions, HardwareAccess, HvmSettings, ImageFormat, IoMemory, IoPorts, Mac, MachineOptions,
     Mode, ModelUser, Origin, Rate, ShutdownAction, ShutdownPolicy, SmbiosText, SoundCard, Spice,
-    TscMode, UsbVersion, Vdev, Vga, VifConfig, VmConfig, Vnc,
+    Trust, TscMode, UsbVersion, Vdev, Vga, VifConfig, VmConfig, Vnc,
 };
+use crate::hotplug;
 use crate::tuning::{CpuList, FIRST_POOL};
 use crate::xlcfg::{self, MEMORY_MIB_MAX, Source, shown, viridian_default, viridian_mask};
 
@@ -516,17 +517,10 @@ fn disk(node: &Node<'_>) -> Result<DiskConfig> {
 
 fn vif(node: &Node<'_>, index: u32, kind: DomainKind) -> Result<VifConfig> {
     node.refuse_other_backend()?;
-    let script = node.text("script")?;
-    let own = |it: &str| matches!(it, "vif-bridge" | "/etc/xen/scripts/vif-bridge");
-    node.refuse_if(
-        "script",
-        script.is_some_and(|it| !own(it)),
-        "hotplug scripts are not run; xylemd does what vif-bridge does, and no other",
-    )?;
+    let script = node.owned("script")?.filter(|it| hotplug::path(it) != hotplug::VIF_BRIDGE);
     node.refuse_if("vlan", node.is_set("vlan"), "VLANs of bridges are not supported")?;
     node.refuse_if("coloft_forwarddev", node.is_set("coloft_forwarddev"), "COLO is not supported")?;
     let is_untrusted = node.flag("trusted")? == Some(false);
-    node.refuse_if("trusted", is_untrusted, "untrusted backends are not supported yet")?;
     let mac = node.text("mac")?.filter(|it| *it != "00:00:00:00:00:00");
     let mac = mac.map(str::parse::<Mac>).transpose();
     let rate = node.number("rate_bytes_per_interval")?.filter(|bytes| *bytes != 0);
@@ -543,6 +537,9 @@ fn vif(node: &Node<'_>, index: u32, kind: DomainKind) -> Result<VifConfig> {
         mtu: node.narrow("mtu")?.filter(|mtu| *mtu != 0),
         rate: rate.map(|bytes| Rate { bytes, interval_us }),
         model: is_emulated.then_some(model),
+        script,
+        gateway: node.owned("gatewaydev")?,
+        trust: if is_untrusted { Trust::Untrusted } else { Trust::Trusted },
     })
 }
 

@@ -10,7 +10,7 @@ use crate::config::{
     Bios, ClockOffset, CpuidText, DiskBus, DiskConfig, GuestOptions, HardwareAccess, HvmSettings,
     ImageFormat, IoMemory, IoPorts, Mac, MachineOptions, Mode, ModelUser, Origin, Passthrough,
     Rate, ServedDevices, ShutdownAction, ShutdownPolicy, SmbiosText, SoundCard, Spice, TimerMode,
-    TscMode, UsbVersion, Vga, VifConfig, VmConfig, Vnc,
+    Trust, TscMode, UsbVersion, Vga, VifConfig, VmConfig, Vnc,
 };
 use crate::xlcfg::{Source, parse, viridian_mask};
 
@@ -51,7 +51,8 @@ maxvcpus = 4
 disk = [ "format=raw,vdev=xvda,access=rw,target=/dev/vg/a,b",
          "format=qcow2,vdev=xvdb,access=ro,no-discard,target=/b.qcow2" ]
 vif = [ "mac=00:16:3e:00:00:01,bridge=xenbr0",
-        "bridge=br1,vifname=web,ip=10.0.0.9 10.0.0.10,mtu=1400,rate=10Mb/s" ]
+        "bridge=br1,vifname=web,ip=10.0.0.9 10.0.0.10,mtu=1400,rate=10Mb/s",
+        "script=vif-route,gatewaydev=eth1,untrusted" ]
 on_reboot = "rename-restart"
 on_crash = "preserve"
 on_watchdog = "coredump-restart"
@@ -184,6 +185,13 @@ fn json_has_the_names_and_words_of_libxl() {
               "mtu": 1400,
               "rate_bytes_per_interval": 62500,
               "rate_interval_usecs": 50000
+            },
+            {
+              "bridge": "xenbr0",
+              "devid": 2,
+              "gatewaydev": "eth1",
+              "script": "vif-route",
+              "trusted": "False"
             }
           ],
           "on_crash": "preserve",
@@ -297,8 +305,7 @@ fn what_is_not_supported_is_named() {
     say(plus("/disks/0", "backend_domid", json!(3)));
     say(plus("/disks/1", "specification", json!("virtio")));
     say(with("/disks/1/vdev", json!("xvda")));
-    say(plus("/nics/1", "script", json!("vif-route")));
-    say(plus("/nics/1", "trusted", json!("False")));
+    say(plus("/nics/1", "script", json!("")));
     say(plus("/nics/1", "vlan", json!("7")));
     say(with("/nics/0/mac", json!("00:16")));
     say(with("/nics/0/bridge", json!("br0,script=x")));
@@ -322,11 +329,10 @@ fn what_is_not_supported_is_named() {
         saved: disks[0].backend_domid: backends in other domains are not supported
         saved: disks[1].specification: only Xen's block devices are supported
         saved: disk[1]: vdev xvda is used by disk[0] already
-        saved: nics[1].script: hotplug scripts are not run; xylemd does what vif-bridge does, and no other
-        saved: nics[1].trusted: untrusted backends are not supported yet
+        VmConfig { origin: Origin { file: "saved", lines: {} }, name: "web", uuid: Some(11111111-2222-3333-4444-555555555551), kind: Pvh, kernel: Some("/boot/vmlinuz"), ramdisk: Some("/boot/initrd"), cmdline: "console=hvc0 a=\"b\"", memory_mib: 512, memory_max_mib: 1024, vcpus: 2, vcpus_max: 4, disks: [DiskConfig { vdev: Vdev { name: "xvda", number: 51712 }, target: "/dev/vg/a,b", format: Raw, mode: ReadWrite, cdrom: false, discard: true }, DiskConfig { vdev: Vdev { name: "xvdb", number: 51728 }, target: "/b.qcow2", format: Qcow2, mode: ReadOnly, cdrom: false, discard: false }], vifs: [VifConfig { devid: 0, mac: Some(Mac([0, 22, 62, 0, 0, 1])), bridge: "xenbr0", name: None, ip: None, mtu: None, rate: None, model: None, script: None, gateway: None, trust: Trusted }, VifConfig { devid: 1, mac: None, bridge: "br1", name: Some("web"), ip: Some("10.0.0.9 10.0.0.10"), mtu: Some(1400), rate: Some(Rate { bytes: 62500, interval_us: 50000 }), model: None, script: None, gateway: None, trust: Trusted }, VifConfig { devid: 2, mac: None, bridge: "xenbr0", name: None, ip: None, mtu: None, rate: None, model: None, script: Some("vif-route"), gateway: Some("eth1"), trust: Untrusted }], served: ServedDevices { channels: [], screen: None, keyboards: [], folders: [], arguments: [], program: None }, policy: ShutdownPolicy { poweroff: Destroy, reboot: RenameRestart, crash: Preserve, watchdog: CoredumpRestart, soft_reset: SoftReset }, tsc_mode: Native, grant_frames_max: Some(40), options: GuestOptions { evtchn_port_max: Some(500), maptrack_frames_max: Some(100), grant_version_max: Some(1), nested_virt: true, shadow_paging: true, cpuid: Some(CpuidConfig { text: Leaves(["0x7,0x0:ebx=xxxxxxxxxxxxxxxxxxxxxxxxxxxxx0k1,ecx=xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx0", "0x1:edx=xxx0xxxxxxxxxxxxxxxxxxxxxxxxxxxx"]), registers: [CpuidOverride { leaf: 7, subleaf: 0, register: Ebx, bits: BitPolicy { ones: 1, host: 2, default: 4294967288 } }, CpuidOverride { leaf: 7, subleaf: 0, register: Ecx, bits: BitPolicy { ones: 0, host: 0, default: 4294967294 } }, CpuidOverride { leaf: 1, subleaf: 4294967295, register: Edx, bits: BitPolicy { ones: 0, host: 0, default: 4026531839 } }], msrs: [] }), cpu_weight: Some(512), cpu_cap: Some(150), affinity: Some(AffinityConfig { hard: Some(Each([CpuList { text: "0-1", parts: [Cpus { removes: false, range: 0..=1 }] }, CpuList { text: "2,4", parts: [Cpus { removes: false, range: 2..=2 }, Cpus { removes: false, range: 4..=4 }] }])), soft: Some(Common(CpuList { text: "0,2", parts: [Cpus { removes: false, range: 0..=0 }, Cpus { removes: false, range: 2..=2 }] })) }), never_moves: true, clock: ClockOffset { seconds: 0, is_local: false }, on_host_shutdown: None, pool: None, paging_pool_mib: None, msr_relaxed: false, hardware: None, bootloader: None }, hvm: None }
         saved: nics[1].vlan: VLANs of bridges are not supported
         saved: nics[0].mac: not an Ethernet address: expected six pairs of hexadecimal digits as in 00:16:3e:01:02:03
-        saved: vif[0]: script="x": hotplug scripts are not run; xylemd does what vif-bridge does, and no other
+        saved: a text in the configuration has a comma or quote that it cannot have
         saved: on_crash: "reboot": expected one of destroy, restart, restart_rename, preserve, coredump_destroy, coredump_restart, soft_reset
     "#]].assert_eq(&lines);
 }
@@ -393,10 +399,11 @@ fn vifs(kind: DomainKind) -> impl Strategy<Value = Vec<VifConfig>> {
         prop::option::of((1_u64..1_000_000, 1_u64..1000)),
         any::<bool>(),
         prop::option::of("[a-z]{1,8}"),
+        (prop::option::of("/?[a-z]{1,8}"), prop::option::of("[a-z]{1,8}"), any::<bool>()),
     );
     prop::collection::vec(vif, 0..4).prop_map(move |vifs| {
         let vifs = vifs.into_iter().zip(0..);
-        vifs.map(|((mac, mtu, rate, is_emulated, name), devid)| VifConfig {
+        vifs.map(|((mac, mtu, rate, is_emulated, name, host), devid)| VifConfig {
             devid,
             mac: mac.map(|[a, b, c, d, _]| Mac([0, a, b, c, d, devid.to_le_bytes()[0]])),
             bridge: "xenbr0".to_owned(),
@@ -405,6 +412,9 @@ fn vifs(kind: DomainKind) -> impl Strategy<Value = Vec<VifConfig>> {
             mtu,
             rate: rate.map(|(bytes, ms)| Rate { bytes: bytes * ms, interval_us: ms * 1000 }),
             model: (kind == DomainKind::Hvm && is_emulated).then(|| "e1000".to_owned()),
+            script: host.0,
+            gateway: host.1,
+            trust: if host.2 { Trust::Trusted } else { Trust::Untrusted },
         })
         .collect()
     })

@@ -7,8 +7,8 @@ use xen_build::{BitPolicy, CpuidRegister, NO_SUBLEAF};
 use super::{ExportError, machine, served};
 use crate::config::{
     Access, AffinityConfig, Bios, CpuLists, CpuidConfig, DiskConfig, HardwareAccess, HvmSettings,
-    IoMemory, IoPorts, ModelUser, ShutdownAction, SmbiosText, Spice, TscMode, Vga, VifConfig,
-    VmConfig,
+    IoMemory, IoPorts, ModelUser, ShutdownAction, SmbiosText, Spice, Trust, TscMode, Vga,
+    VifConfig, VmConfig,
 };
 use crate::xlcfg::viridian_groups;
 
@@ -455,6 +455,9 @@ fn nic(vif: &VifConfig, kind: DomainKind) -> Value {
             ("ip", vif.ip.as_deref()),
             ("model", vif.model.as_deref()),
             ("nictype", kind_of_nic),
+            ("script", vif.script.as_deref()),
+            ("gatewaydev", vif.gateway.as_deref()),
+            ("trusted", (vif.trust == Trust::Untrusted).then_some("False")),
         ],
     );
     set(

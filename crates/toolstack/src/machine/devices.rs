@@ -13,8 +13,8 @@ use super::{Action, ClientId, Instant, MediumChange, Purpose, Reply, Toolstack, 
 use crate::config::{DiskConfig, KeyboardConfig, VifConfig, VmConfig, place_problem};
 use crate::layout::{self, DeviceKind, DeviceRef};
 use crate::plan::{
-    Plan, Unplug, plan_change, plan_eject, plan_finish_plug, plan_insert, plan_plug, plan_swap,
-    plan_undo_insert, plan_undo_plug, plan_unplug,
+    ConnectedBy, Plan, Unplug, plan_change, plan_eject, plan_finish_plug, plan_insert, plan_plug,
+    plan_swap, plan_undo_insert, plan_undo_plug, plan_unplug,
 };
 use crate::steps::devices::pending_nodes;
 use crate::work::DeviceWork;
@@ -40,6 +40,16 @@ impl Device {
             Self::Vif(vif) => DeviceRef { kind: DeviceKind::Vif, devid: vif.devid },
             Self::Keyboard(devid, _) => DeviceRef { kind: DeviceKind::Vkbd, devid: *devid },
         }
+    }
+
+    /// Who connects it.
+    #[must_use]
+    pub fn connected_by(&self) -> ConnectedBy {
+        let has_script = match self {
+            Self::Vif(vif) => vif.script.is_some(),
+            Self::Disk(_) | Self::Keyboard(..) => false,
+        };
+        if has_script { ConnectedBy::Script } else { ConnectedBy::Us }
     }
 
     pub(crate) fn add_to(&self, config: &mut VmConfig) {
@@ -197,7 +207,7 @@ impl Vm {
         let is_attached = self.is_attached(device);
         match self.emulates(device) {
             true => plan_eject(device, how, is_attached),
-            false => plan_unplug(device, how, is_attached),
+            false => plan_unplug(device, how, is_attached, ConnectedBy::of(&self.config, device)),
         }
     }
 
@@ -206,7 +216,10 @@ impl Vm {
         let is_attached = self.is_attached(device);
         match self.emulates(device) {
             true => plan_undo_insert(device, self.has(device), is_attached),
-            false => plan_undo_plug(device, self.has(device), is_attached),
+            false => {
+                let by = ConnectedBy::of(&self.config, device);
+                plan_undo_plug(device, self.has(device), is_attached, by)
+            }
         }
     }
 
@@ -235,8 +248,9 @@ impl Toolstack {
         match self.plug_refusal(uuid, &device) {
             Some(message) => fail(client, message, out),
             None => {
+                let plan = plan_plug(id, device.connected_by());
                 let outcome = Outcome::Plugged { client: Some(client), device };
-                self.begin(now, uuid, plan_plug(id), outcome, out);
+                self.begin(now, uuid, plan, outcome, out);
             }
         }
     }
@@ -272,7 +286,7 @@ impl Toolstack {
                 let device = Device::Disk(medium);
                 let outcome = Outcome::Plugged { client: Some(client), device };
                 let plan = match (is_empty, is_emulated) {
-                    (true, false) => plan_plug(drive),
+                    (true, false) => plan_plug(drive, ConnectedBy::Us),
                     (false, false) => plan_swap(drive, how, is_attached),
                     (true, true) => plan_insert(drive),
                     (false, true) => plan_change(drive, how, is_attached),
@@ -389,8 +403,10 @@ impl Toolstack {
             Pending::Plug => {
                 let vif = vm.config.vifs.iter().find(|vif| vif.devid == id.devid);
                 let Some(vif) = vif.cloned() else { return };
-                let outcome = Outcome::Plugged { client: None, device: Device::Vif(vif) };
-                self.begin(now, uuid, plan_finish_plug(id), outcome, out);
+                let device = Device::Vif(vif);
+                let plan = plan_finish_plug(id, device.connected_by());
+                let outcome = Outcome::Plugged { client: None, device };
+                self.begin(now, uuid, plan, outcome, out);
             }
             Pending::Unplug(how) | Pending::Eject(how) => {
                 if matches!(pending, Pending::Eject(_)) {
@@ -451,6 +467,11 @@ impl Toolstack {
             (Outcome::PlugFailed { client, message, .. }, None) => (client, Reply::Failed(message)),
             (Outcome::PlugFailed { client, message, .. }, Some(trouble)) => {
                 (client, Reply::Failed(format!("{message}; and then: {trouble}")))
+            }
+            (Outcome::Unplugged { client, device, .. }, Some(message)) if !vm.has(device) => {
+                let name = &vm.config.name;
+                let told = format!("{name}: {} was detached, but: {message}", device.spoken());
+                (client, Reply::Failed(told))
             }
             (Outcome::Unplugged { client, device, how: Unplug::Clean }, Some(message)) => {
                 // It stays; a later daemon need not ask again.

@@ -7,7 +7,7 @@ use xen::Uuid;
 use super::operation::{Operation, Outcome, State};
 use super::{Instant, Toolstack};
 use crate::layout::DeviceRef;
-use crate::plan::{Start, Unplug, plan_plug, plan_reboot, plan_teardown, plan_unplug};
+use crate::plan::{ConnectedBy, Start, Unplug, plan_plug, plan_reboot, plan_teardown, plan_unplug};
 
 /// A possible operation on a VM.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -28,8 +28,11 @@ impl Toolstack {
         let plan = match what {
             PlanOf::Reboot => plan_reboot(&vm.config, Start::Running, reached),
             PlanOf::Teardown => plan_teardown(&vm.config, reached),
-            PlanOf::Plug(device) => plan_plug(device),
-            PlanOf::Unplug(device, how) => plan_unplug(device, how, disks.contains(&device.devid)),
+            PlanOf::Plug(device) => plan_plug(device, ConnectedBy::of(&vm.config, device)),
+            PlanOf::Unplug(device, how) => {
+                let by = ConnectedBy::of(&vm.config, device);
+                plan_unplug(device, how, disks.contains(&device.devid), by)
+            }
         };
         plan.to_string()
     }

@@ -26,6 +26,7 @@ use super::requests::fail;
 use super::{Action, ClientId, Facts, Instant, OperationId, Purpose, Reply, Toolstack, Vm};
 use crate::channel::ChannelId;
 use crate::config::{Start, VmConfig};
+use crate::hotplug;
 use crate::libxl_json;
 use crate::moves::{
     Greeting, Handover, Incoming, Known, Leaving, LeavingStage, MigrateRequest, ReceiveRequest,
@@ -660,6 +661,9 @@ impl Toolstack {
         if offer.uuid == Uuid::default() || config.uuid.is_some_and(|uuid| uuid != offer.uuid) {
             return Err(format!("the offer of {} is about another VM's UUID", offer.name));
         }
+        if let Some(message) = hotplug::foreign_problem(&config) {
+            return Err(message);
+        }
         if let Some(message) = self.refusals(&config, offer.uuid).into_iter().next() {
             return Err(message);
         }
@@ -704,6 +708,9 @@ impl Toolstack {
         let config = imported.config;
         let name = config.name.clone();
         let uuid = config.uuid.ok_or_else(|| format!("{name}: the stream has no UUID of it"))?;
+        if let Some(message) = hotplug::foreign_problem(&config) {
+            return Err(message);
+        }
         if let Some(message) = self.refusals(&config, uuid).into_iter().next() {
             return Err(message);
         }

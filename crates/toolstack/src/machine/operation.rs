@@ -549,6 +549,15 @@ impl Toolstack {
         };
         self.scheduler.done(ticket);
         let is_reboot = matches!(operation.outcome, Outcome::Rebooted);
+        let goes_on = match step.info().if_failed {
+            IfFailed::Halt | IfFailed::Fail => false,
+            IfFailed::FailUnlessReboot => is_reboot,
+            IfFailed::FailUnlessItGoesOn => {
+                let is_move =
+                    matches!(operation.outcome, Outcome::Sent { .. } | Outcome::TakenBack { .. });
+                is_reboot || is_move
+            }
+        };
         let state = match result {
             Ok(output) => {
                 let unseen = &mut operation.unseen;
@@ -557,9 +566,7 @@ impl Toolstack {
                 });
                 State::Ended
             }
-            Err(Failure(message))
-                if is_reboot && step.info().if_failed == IfFailed::FailUnlessReboot =>
-            {
+            Err(Failure(message)) if goes_on => {
                 out.push(Action::Note { message });
                 State::Failed
             }

@@ -8,6 +8,7 @@ use super::{Performer, disks, failure};
 use crate::config::VmConfig;
 use crate::domains::DomainSet;
 use crate::host::Host;
+use crate::hotplug;
 use crate::work::{Failure, loop_tag};
 
 impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
@@ -75,13 +76,24 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
     }
 }
 
-/// Checks that the bridge of a vif exists.
+/// Checks that the bridge of a vif exists, or the script that it has instead.
 pub(crate) fn check_bridge(
     host: &mut impl Host,
     config: &VmConfig,
     index: usize,
 ) -> Result<(), Failure> {
-    let bridge = &config.vifs[index].bridge;
+    let vif = &config.vifs[index];
+    if let Some(script) = &vif.script {
+        let path = hotplug::path(script);
+        let place = config.origin.at(&format!("vif[{index}]"));
+        return host.check_script(&path).map_err(|error| match error {
+            HostError::Missing => {
+                Failure(format!("{place}: no hotplug script {path} on this host"))
+            }
+            error => failure(format!("{place}: the hotplug script {path}"), error),
+        });
+    }
+    let bridge = &vif.bridge;
     host.check_bridge(bridge).map_err(|error| {
         let place = config.origin.at(&format!("vif[{index}]"));
         match error {

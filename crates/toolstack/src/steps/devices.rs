@@ -11,6 +11,7 @@ use crate::config::VmConfig;
 use crate::device_model::{self, Process};
 use crate::domains::DomainSet;
 use crate::host::{Host, Link};
+use crate::hotplug::{self, Scripts, Way};
 use crate::layout::{self, DeviceKind, DeviceRef, Nodes, Removal};
 use crate::machine::{Device, Pending, Vm, empty_drive, remove_from};
 use crate::perform::{Performer, checks, disks, failure, store};
@@ -30,10 +31,12 @@ pub enum DeviceStep {
     LetGo(u32),
     /// Check that a disk can be attached.
     CheckDisk(u32),
-    /// Check that the bridge of this vif exists.
+    /// Check that the bridge of this vif exists, or its hotplug script.
     CheckBridge(u32),
     /// Add the host's end of this vif to its bridge.
     JoinBridge(u32),
+    /// Run the hotplug script of a device.
+    RunScript(DeviceRef, Way),
     /// Tell all backends to close their devices.
     CloseAll,
     /// Write the nodes of a hotplugged device, and the record with it.
@@ -102,6 +105,14 @@ pub enum DeviceWork {
         frontend: String,
         backend: String,
     },
+    /// Runs a device's scripts as far as that is needed.
+    RunScript {
+        domain: DomainRef,
+        uuid: Uuid,
+        device: DeviceRef,
+        scripts: Scripts,
+        way: Way,
+    },
     CloseAll {
         domain: DomainRef,
         uuid: Uuid,
@@ -161,6 +172,29 @@ fn place_of(config: &VmConfig, devid: u32) -> usize {
     place.expect("a planned disk is configured")
 }
 
+fn script_info(device: DeviceRef, way: Way) -> StepInfo {
+    let (text, track, undo, if_failed) = match way {
+        Way::Connect => {
+            let undo = DeviceStep::RunScript(device, Way::Disconnect);
+            let text = "run the script that connects {}";
+            (text, Track::Connect, Some(undo.into()), IfFailed::Fail)
+        }
+        Way::Disconnect => {
+            let text = "run the script that disconnects {}";
+            (text, Track::Disconnect, None, IfFailed::FailUnlessItGoesOn)
+        }
+    };
+    StepInfo {
+        stage: "run scripts",
+        text,
+        device: Some(device),
+        undo,
+        if_failed,
+        if_cancelled: IfCancelled::Finish,
+        permit: Some(Permit::script(track)),
+    }
+}
+
 impl DeviceStep {
     pub(super) fn info(self) -> StepInfo {
         let step = |stage, text, device, permit| StepInfo {
@@ -210,14 +244,14 @@ impl DeviceStep {
                 vif(devid),
                 Permit::SHORT.with_backend(),
             ),
+            Self::RunScript(device, way) => script_info(device, way),
             Self::CloseAll => StepInfo {
-                stage: "close devices",
-                text: "close devices",
-                device: None,
-                undo: None,
                 if_failed: IfFailed::FailUnlessReboot,
-                if_cancelled: IfCancelled::Finish,
-                permit: Some(Permit::SHORT.with_backend()),
+                ..StepInfo::plain(
+                    "close devices",
+                    Permit::SHORT.with_backend(),
+                    IfCancelled::Finish,
+                )
             },
             Self::Add(device) => StepInfo {
                 undo: Some(Self::Remove(device).into()),
@@ -295,6 +329,12 @@ impl DeviceStep {
                 }
             }
             Self::JoinBridge(devid) => join_bridge(&config, devid, domain().domid),
+            Self::RunScript(device, way) => {
+                let domain = domain();
+                let scripts = hotplug::scripts(&config, domain.domid, device);
+                let scripts = scripts.expect("planned for a device with a script");
+                DeviceWork::RunScript { domain, uuid, device, scripts, way }
+            }
             Self::CloseAll => {
                 DeviceWork::CloseAll { domain: domain(), uuid, devices: layout::devices(&config) }
             }
@@ -357,6 +397,7 @@ impl DeviceStep {
             Self::CheckDisk(_)
             | Self::CheckBridge(_)
             | Self::JoinBridge(_)
+            | Self::RunScript(..)
             | Self::Add(_)
             | Self::Settle(_)
             | Self::AskToClose(_)
@@ -445,7 +486,7 @@ fn remove(vm: &mut Vm, domain: DomainRef, device: DeviceRef) -> DeviceWork {
 
 impl DeviceWork {
     pub(crate) fn info(&self) -> WorkInfo {
-        use WorkClass::{Attach, Change, Destroy, Release};
+        use WorkClass::{Attach, Change, Destroy, Release, Script};
         let info = |name, class, domain| WorkInfo { name, class, domain };
         match self {
             Self::AttachDisk { .. } => info("attach-disk", Attach, None),
@@ -455,6 +496,7 @@ impl DeviceWork {
             Self::CheckDisk { .. } => info("check-disk", Attach, None),
             Self::CheckBridge { .. } => info("check-bridge", Change, None),
             Self::JoinBridge { .. } => info("join-bridge", Change, None),
+            Self::RunScript { domain, .. } => info("run-script", Script, Some(*domain)),
             Self::CloseAll { domain, .. } => info("close-devices", Destroy, Some(*domain)),
             Self::Add { domain, .. } => info("add-device", Change, Some(*domain)),
             Self::Settle { .. } => info("settle-device", Change, None),
@@ -472,7 +514,10 @@ impl DeviceWork {
     ) -> Result<Output, Failure> {
         let Performer { store, host, .. } = by;
         match self {
-            Self::EjectCd { .. } | Self::InsertCd { .. } => self.change_cd(by)?,
+            Self::EjectCd { .. }
+            | Self::InsertCd { .. }
+            | Self::RunScript { .. }
+            | Self::DetachDisk { .. } => self.perform_short(by)?,
             Self::AttachDisk { tag, early: Some(attachment), .. } => {
                 return Ok(Output::Attached(OwnLoop { attachment, tag }));
             }
@@ -490,10 +535,6 @@ impl DeviceWork {
                 return attached
                     .map(|attachment| Output::Attached(OwnLoop { attachment, tag }))
                     .map_err(|error| failure(place, error.0));
-            }
-            Self::DetachDisk { attachment, tag } => {
-                storage::detach(host.system(), &attachment, &tag)
-                    .map_err(|error| Failure(error.to_string()))?;
             }
             Self::LetGo { config, index, attachment, tag } => {
                 let attachment = disks::let_go(host.system(), &config, index, attachment, &tag)?;
@@ -543,13 +584,21 @@ impl DeviceWork {
 }
 
 impl DeviceWork {
-    fn change_cd<H: Hypervisor, T: Transport, O: Host>(
+    /// What takes one call.
+    fn perform_short<H: Hypervisor, T: Transport, O: Host>(
         self,
         by: &mut Performer<H, T, O>,
     ) -> Result<(), Failure> {
         match self {
             Self::EjectCd { domain, model, drive, how } => {
                 by.eject_cd(domain.domid, model, drive, how)
+            }
+            Self::RunScript { domain, uuid, device, scripts, way } => {
+                by.run_scripts(domain.domid, uuid, device, &scripts, way)
+            }
+            Self::DetachDisk { attachment, tag } => {
+                storage::detach(by.host.system(), &attachment, &tag)
+                    .map_err(|error| Failure(error.to_string()))
             }
             Self::InsertCd { domain, model, drive, attachment } => {
                 by.insert_cd(domain.domid, model, drive, &attachment.device().path)

@@ -37,18 +37,17 @@ const VIF: &[(&str, &str)] = &[
     ("backend", "domain 0 only, for now"),
     ("bridge", "read"),
     ("devid", "read"),
-    ("gatewaydev", "refused: routed interfaces are not supported yet"),
-    ("ip", "read, for readers of the store"),
+    ("gatewaydev", "read, for scripts; `netdev` is the same"),
+    ("ip", "read, for scripts and other readers of the store"),
     ("mac", "read"),
     ("model", "read for HVM; means nothing otherwise"),
     ("mtu", "read"),
     ("rate", "read"),
-    ("script", "refused but for `vif-bridge`, whose work is done without it"),
+    ("script", "read; the work of `vif-bridge` is done without it"),
     ("type", "read: `vif`, and for HVM `ioemu`"),
     ("vifname", "read"),
     ("vlan", "refused"),
-    ("`trusted`", "is the default"),
-    ("`untrusted`", "refused"),
+    ("`trusted`, `untrusted`", "read"),
 ];
 
 /// As an operator reads what a table says.

@@ -8,7 +8,7 @@ use super::viridian;
 use crate::config::{
     Bootloader, ChannelConfig, Connection, CpuLists, CpuidText, DiskBus, DiskConfig, FolderConfig,
     GuestOptions, HardwareAccess, HvmSettings, IoMemory, IoPorts, KeyboardConfig, MachineOptions,
-    ModelUser, Rate, ServedDevices, SoundCard, Spice, TscMode, VifConfig, VmConfig, Vnc,
+    ModelUser, Rate, ServedDevices, SoundCard, Spice, Trust, TscMode, VifConfig, VmConfig, Vnc,
 };
 
 impl VmConfig {
@@ -427,6 +427,15 @@ fn vif_spec(vif: &VifConfig, kind: DomainKind) -> String {
     }
     if let Some(rate) = vif.rate {
         let _ = write!(spec, ",rate={}B/s@{}us", bytes_per_second(rate), rate.interval_us);
+    }
+    if let Some(script) = &vif.script {
+        let _ = write!(spec, ",script={script}");
+    }
+    if let Some(gateway) = &vif.gateway {
+        let _ = write!(spec, ",gatewaydev={gateway}");
+    }
+    if vif.trust == Trust::Untrusted {
+        spec.push_str(",untrusted");
     }
     spec
 }

@@ -7,7 +7,8 @@ use xen::DomainKind;
 use super::keys::nearest;
 use super::xlconf::VifDefaults;
 use super::{integer, shown};
-use crate::config::{Mac, Rate, VifConfig};
+use crate::config::{Mac, Rate, Trust, VifConfig};
+use crate::hotplug;
 
 /// Default bridge, as in libxl.
 pub(super) const BRIDGE_DEFAULT: &str = "xenbr0";
@@ -38,8 +39,6 @@ const MODELS: &[&str] =
     &["rtl8139", "e1000", "e1000e", "ne2k_pci", "pcnet", "virtio-net-pci", "vmxnet3"];
 const MODEL_DEFAULT: &str = "rtl8139";
 
-const NO_SCRIPTS: &str =
-    "hotplug scripts are not run; xylemd does what vif-bridge does, and no other";
 const NO_DRIVER_DOMAINS: &str = "driver domains are not supported yet; domain 0 serves it";
 
 /// Parses one interface; `index` is its index in the list. The error is the problem only.
@@ -58,18 +57,24 @@ pub(super) fn parse(
         mtu: None,
         rate: None,
         model: (kind == DomainKind::Hvm).then(|| MODEL_DEFAULT.to_owned()),
+        script: defaults.script.clone(),
+        gateway: defaults.gateway.clone(),
+        trust: Trust::Trusted,
     };
     let mut seen = Vec::new();
     for parameter in text.split(',') {
         let parameter = parameter.trim();
         let Some((key, value)) = parameter.split_once('=') else {
             match parameter {
-                "" | "trusted" => continue,
-                "untrusted" => return Err("untrusted is not supported yet".to_owned()),
+                "" => continue,
+                "trusted" => vif.trust = Trust::Trusted,
+                "untrusted" => vif.trust = Trust::Untrusted,
                 _ => return Err(format!("{}: expected key=value", shown(parameter))),
             }
+            continue;
         };
         let (key, value) = (key.trim(), value.trim());
+        let key = if key == "netdev" { "gatewaydev" } else { key };
         if seen.contains(&key) {
             return Err(format!("{} is given twice", shown(key)));
         }
@@ -80,6 +85,13 @@ pub(super) fn parse(
         }
     }
     check_defaults(defaults, &seen)?;
+    // What another script makes of it is not ours to say.
+    if vif.script.is_none() && !is_interface_name(&vif.bridge) {
+        let bridge = shown(&vif.bridge);
+        return Err(format!(
+            "bridge={bridge}: expected the name of a network bridge, at most 15 bytes"
+        ));
+    }
     // The tap device of an emulated card is called `NAME-emu`.
     if vif.model.is_some()
         && vif.name.as_ref().is_some_and(|name| name.len() + 4 > INTERFACE_NAME_BYTES_MAX)
@@ -91,16 +103,13 @@ pub(super) fn parse(
 
 /// Checks what `xl.conf` adds to an interface that names only the keys in `seen`.
 fn check_defaults(defaults: &VifDefaults, seen: &[&str]) -> Result<(), String> {
-    let VifDefaults { bridge: _, script, backend } = defaults;
-    for (key, value, reason) in
-        [("script", script, NO_SCRIPTS), ("backend", backend, NO_DRIVER_DOMAINS)]
-    {
-        if let Some(value) = value.as_ref().filter(|_| !seen.contains(&key)) {
-            let value = shown(value);
-            return Err(format!("{key}={value} (vif.default.{key} of xl.conf): {reason}"));
+    match &defaults.backend {
+        Some(backend) if !seen.contains(&"backend") => {
+            let value = shown(backend);
+            Err(format!("backend={value} (vif.default.backend of xl.conf): {NO_DRIVER_DOMAINS}"))
         }
+        _ => Ok(()),
     }
-    Ok(())
 }
 
 /// Checks that `vif` and `others` can be interfaces of one VM.
@@ -141,7 +150,7 @@ fn read_parameter(vif: &mut VifConfig, key: &str, value: &str) -> Result<(), Str
     let refuse = |reason: &str| Err(format!("{key}={}: {reason}", shown(value)));
     match key {
         "mac" => vif.mac = Some(mac(value)?),
-        "bridge" if is_interface_name(value) => vif.bridge = value.to_owned(),
+        "bridge" if is_word(value) => vif.bridge = value.to_owned(),
         "bridge" => return refuse("expected the name of a network bridge, at most 15 bytes"),
         "vifname" if value.is_empty() => {}
         "vifname" if is_interface_name(value) => vif.name = Some(value.to_owned()),
@@ -169,13 +178,16 @@ fn read_parameter(vif: &mut VifConfig, key: &str, value: &str) -> Result<(), Str
         "type" => return refuse("expected vif"),
         // The model of an emulated card; ignored for PV interfaces, as in xl.
         "model" => {}
-        "script" if is_own_script(value) => {}
-        "script" => return refuse(NO_SCRIPTS),
+        "script" if is_own_script(value) => vif.script = None,
+        "script" if is_word(value) => vif.script = Some(value.to_owned()),
+        "script" => {
+            return refuse("expected the name of a script in /etc/xen/scripts, or its path");
+        }
         "backend" if is_domain_0(value) => {}
         "backend" => return refuse(NO_DRIVER_DOMAINS),
-        "gatewaydev" | "netdev" => {
-            return refuse("routed interfaces are not supported yet; use bridge=");
-        }
+        "gatewaydev" if value.is_empty() => vif.gateway = None,
+        "gatewaydev" if is_word(value) => vif.gateway = Some(value.to_owned()),
+        "gatewaydev" => return refuse("expected the name of a network interface"),
         "vlan" => return refuse("not supported yet"),
         _ => {
             return Err(match nearest(key, PARAMETERS.iter().copied()) {
@@ -200,7 +212,14 @@ fn mac(value: &str) -> Result<Mac, String> {
 
 /// Whether this is the script whose work `xylemd` does itself.
 pub(super) fn is_own_script(value: &str) -> bool {
-    matches!(value, "vif-bridge" | "/etc/xen/scripts/vif-bridge")
+    hotplug::path(value) == hotplug::VIF_BRIDGE
+}
+
+/// Whether a script can be told this by the store and its environment.
+pub(super) fn is_word(value: &str) -> bool {
+    /// Of a path of Linux.
+    const BYTES_MAX: usize = 4095;
+    (1..=BYTES_MAX).contains(&value.len()) && !value.contains(char::is_control)
 }
 
 pub(super) fn is_domain_0(value: &str) -> bool {
@@ -287,14 +306,29 @@ mod tests {
 
     fn render(text: &str) -> String {
         match parse(text, 3, DomainKind::Pv, &VifDefaults::default()) {
-            Ok(VifConfig { devid, mac, bridge, name, ip, mtu, rate, model: _ }) => {
+            Ok(VifConfig {
+                devid,
+                mac,
+                bridge,
+                name,
+                ip,
+                mtu,
+                rate,
+                model: _,
+                script,
+                gateway,
+                trust,
+            }) => {
+                let script = script.map(|script| format!(" by {script}")).unwrap_or_default();
+                let gateway = gateway.map(|gateway| format!(" via {gateway}")).unwrap_or_default();
+                let trust = if trust == Trust::Trusted { "" } else { " untrusted" };
                 let name = name.map(|name| format!(" as {name}")).unwrap_or_default();
                 let ip = ip.map(|ip| format!(" for {ip}")).unwrap_or_default();
                 let mac = mac.map(|mac| format!(" {mac}")).unwrap_or_default();
                 let mtu = mtu.map(|mtu| format!(" mtu {mtu}")).unwrap_or_default();
                 let rate =
                     rate.map(|r| format!(" {},{}", r.bytes, r.interval_us)).unwrap_or_default();
-                format!("{devid} {bridge}{name}{mac}{ip}{mtu}{rate}")
+                format!("{devid} {bridge}{name}{mac}{ip}{mtu}{rate}{script}{gateway}{trust}")
             }
             Err(problem) => problem,
         }
@@ -338,6 +372,15 @@ mod tests {
             ),
             ("ip=,vifname=", "3 xenbr0"),
             ("vifname=web-lan,bridge=br1", "3 br1 as web-lan"),
+            ("script=vif-route,ip=10.0.0.2", "3 xenbr0 for 10.0.0.2 by vif-route"),
+            (
+                "script=/usr/local/bin/wire,gatewaydev=eth1",
+                "3 xenbr0 by /usr/local/bin/wire via eth1",
+            ),
+            ("netdev=eth1", "3 xenbr0 via eth1"),
+            ("bridge=ovsbr0.10:20,script=vif-openvswitch", "3 ovsbr0.10:20 by vif-openvswitch"),
+            ("untrusted,bridge=br1", "3 br1 untrusted"),
+            ("untrusted,trusted", "3 xenbr0"),
         ] {
             assert_eq!(render(text), expected, "{text}");
         }
@@ -392,9 +435,14 @@ mod tests {
                 "type=\"ioemu\": only an HVM domain has emulated cards, from its start; use type=vif",
             ),
             (
-                "script=vif-route",
-                "script=\"vif-route\": hotplug scripts are not run; xylemd does what vif-bridge does, and no other",
+                "script=",
+                "script=\"\": expected the name of a script in /etc/xen/scripts, or its path",
             ),
+            (
+                "bridge=ovsbr0.10:20",
+                "bridge=\"ovsbr0.10:20\": expected the name of a network bridge, at most 15 bytes",
+            ),
+            ("gatewaydev=eth0,netdev=eth1", "\"gatewaydev\" is given twice"),
             ("ip=10.0\t.2", "ip=\"10.0\\t.2\": expected IP addresses with spaces between"),
             (
                 "vifname=vif%d",

@@ -29,6 +29,7 @@ pub struct HostDefaults {
 pub(super) struct VifDefaults {
     pub(super) bridge: Option<String>,
     pub(super) script: Option<String>,
+    pub(super) gateway: Option<String>,
     pub(super) backend: Option<String>,
 }
 
@@ -54,6 +55,7 @@ impl fmt::Display for HostDefaults {
             ("autoballoon", balloon.map(str::to_owned)),
             ("vif.default.bridge", vif.bridge.clone()),
             ("vif.default.script", vif.script.clone()),
+            ("vif.default.gatewaydev", vif.gateway.clone()),
             ("vif.default.backend", vif.backend.clone()),
             ("max_grant_frames", grant_frames_max.map(|it| it.to_string())),
             ("max_maptrack_frames", maptrack_frames_max.map(|it| it.to_string())),
@@ -119,8 +121,7 @@ const KEYS: &[(&str, Treatment)] = &[
     ("run_hotplug_scripts", OfXlOnly),
     ("vif.default.backend", Read),
     ("vif.default.bridge", Read),
-    // Only a script that is refused would read it.
-    ("vif.default.gatewaydev", OfXlOnly),
+    ("vif.default.gatewaydev", Read),
     ("vif.default.script", Read),
     ("vifscript", Read),
     ("vm.cpumask", NotDone { harmless: &["all"], reason: NO_MASKS }),
@@ -226,9 +227,11 @@ impl Reader<'_> {
         };
         let bridge = text("vif.default.bridge", "defaultbridge");
         let script = text("vif.default.script", "vifscript").map(|(script, ..)| script);
+        let script = script.filter(|script| !vif::is_own_script(script));
+        let gateway = text("vif.default.gatewaydev", "").map(|(gateway, ..)| gateway);
         let backend = text("vif.default.backend", "").map(|(backend, ..)| backend);
         let bridge = bridge.and_then(|(bridge, key, place)| {
-            if vif::is_interface_name(&bridge) {
+            if vif::is_interface_name(&bridge) || script.is_some() {
                 return Some(bridge);
             }
             let expected = "expected the name of a network bridge, at most 15 bytes";
@@ -237,7 +240,8 @@ impl Reader<'_> {
         });
         VifDefaults {
             bridge,
-            script: script.filter(|script| !vif::is_own_script(script)),
+            script,
+            gateway,
             backend: backend.filter(|backend| !vif::is_domain_0(backend)),
         }
     }
@@ -281,7 +285,7 @@ mod tests {
              max_grant_frames=0x40\nmax_maptrack_frames=1024\nmax_grant_version=1\n\
              blkdev_start='xvda'\nvm.cpumask='all'\nbootloader_restrict=1\ndomid_policy='xen'\n",
             &expect![
-                "[autoballoon=off, vif.default.bridge=br0, max_grant_frames=64, max_maptrack_frames=1024, max_grant_version=1]"
+                "[autoballoon=off, vif.default.bridge=br0, vif.default.gatewaydev=eth0, max_grant_frames=64, max_maptrack_frames=1024, max_grant_version=1]"
             ],
         );
     }
@@ -348,20 +352,31 @@ mod tests {
     }
 
     #[test]
-    fn an_interface_of_another_script_or_backend_is_refused_unless_it_names_its_own() {
-        let host = "vif.default.script='vif-route'\nvif.default.backend='netvm'";
+    fn an_interface_has_the_hosts_script_unless_it_names_its_own() {
+        let host = "vif.default.script='vif-openvswitch'\nvif.default.bridge='ovsbr0.10:20'\n\
+                    vif.default.gatewaydev='eth1'";
         let defaults = read_host("xl.conf", host).defaults;
-        let refused = |text| parse_vif_on(&defaults, text, 0).unwrap_err();
+        let vif = |text| parse_vif_on(&defaults, text, 0);
+        let of_host = vif("").unwrap();
+        assert_eq!(of_host.script.as_deref(), Some("vif-openvswitch"));
+        assert_eq!(of_host.bridge, "ovsbr0.10:20");
+        assert_eq!(of_host.gateway.as_deref(), Some("eth1"));
+        assert_eq!(vif("script=vif-bridge,bridge=br0").unwrap().script, None);
         assert_eq!(
-            refused("backend=0"),
-            "script=\"vif-route\" (vif.default.script of xl.conf): hotplug scripts are not run; \
-             xylemd does what vif-bridge does, and no other"
+            vif("script=vif-bridge").unwrap_err(),
+            "bridge=\"ovsbr0.10:20\": expected the name of a network bridge, at most 15 bytes"
         );
+        assert_eq!(vif("script=mine").unwrap().script.as_deref(), Some("mine"));
+    }
+
+    #[test]
+    fn an_interface_of_another_backend_is_refused_unless_it_names_its_own() {
+        let defaults = read_host("xl.conf", "vif.default.backend='netvm'").defaults;
         assert_eq!(
-            refused("script=vif-bridge"),
+            parse_vif_on(&defaults, "", 0).unwrap_err(),
             "backend=\"netvm\" (vif.default.backend of xl.conf): driver domains are not supported \
              yet; domain 0 serves it"
         );
-        assert!(parse_vif_on(&defaults, "script=vif-bridge,backend=0", 0).is_ok());
+        assert!(parse_vif_on(&defaults, "backend=0", 0).is_ok());
     }
 }

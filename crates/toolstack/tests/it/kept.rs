@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use toolstack::config::{
     Altp2m, Bios, Bootloader, ClockOffset, DiskBus, DiskConfig, GuestOptions, HvmSettings,
     ImageFormat, Mac, MachineOptions, Mode, ModelUser, OnHostShutdown, Origin, Passthrough, Rate,
-    ServedDevices, ShutdownAction, ShutdownPolicy, SmbiosText, SoundCard, Spice, TimerMode,
+    ServedDevices, ShutdownAction, ShutdownPolicy, SmbiosText, SoundCard, Spice, TimerMode, Trust,
     TscMode, UsbVersion, Vdev, Vga, VifConfig, VmConfig, Vnc,
 };
 use xen::{DomainKind, Uuid};
@@ -45,13 +45,14 @@ fn disks() -> impl Strategy<Value = Vec<DiskConfig>> {
 fn vifs() -> impl Strategy<Value = Vec<VifConfig>> {
     let mac = proptest::option::of((any::<[u8; 5]>(), 1u8..128));
     let rate = proptest::option::of((1u64..1 << 40, 1u64..=1_000_000));
-    let vif =
-        ("[a-z][a-z0-9.-]{0,14}", mac, proptest::option::of(68u32..=65535), rate, any::<bool>());
+    let host = (proptest::option::of("/?[a-z]{1,8}"), proptest::option::of("[a-z]{1,8}"));
+    let named = (any::<bool>(), any::<bool>(), host);
+    let vif = ("[a-z][a-z0-9.-]{0,14}", mac, proptest::option::of(68u32..=65535), rate, named);
     proptest::collection::vec(vif, 0..5).prop_map(|vifs| {
         let mut vifs: Vec<VifConfig> = vifs
             .into_iter()
             .zip(0..)
-            .map(|((bridge, mac, mtu, rate, named), devid)| VifConfig {
+            .map(|((bridge, mac, mtu, rate, (named, trusted, host)), devid)| VifConfig {
                 model: None,
                 devid,
                 mac: mac.map(|([b, c, d, e, f], half)| Mac([half * 2, b, c, d, e, f])),
@@ -60,6 +61,9 @@ fn vifs() -> impl Strategy<Value = Vec<VifConfig>> {
                 ip: named.then(|| "10.0.0.2 fe80::1/64".to_owned()),
                 mtu,
                 rate: rate.map(|(bytes, interval_us)| Rate { bytes, interval_us }),
+                script: host.0,
+                gateway: host.1,
+                trust: if trusted { Trust::Trusted } else { Trust::Untrusted },
             })
             .collect();
         let mut macs = Vec::new();

@@ -4,8 +4,8 @@ use expect_test::{Expect, expect};
 use toolstack::config::VmConfig;
 use toolstack::layout::{DeviceKind, DeviceRef};
 use toolstack::plan::{
-    ComesWith, Reached, Start, Unplug, plan_change, plan_create, plan_plug, plan_reboot,
-    plan_receive, plan_teardown, plan_undo_insert, plan_unplug,
+    ComesWith, ConnectedBy, Reached, Start, Unplug, plan_change, plan_create, plan_plug,
+    plan_reboot, plan_receive, plan_teardown, plan_undo_insert, plan_unplug,
 };
 use toolstack::xlcfg::{self, Source};
 
@@ -202,7 +202,7 @@ fn devices_come_and_go_alone() {
     let vif = DeviceRef { kind: DeviceKind::Vif, devid: 1 };
     let vbd = DeviceRef { kind: DeviceKind::Vbd, devid: 51728 };
     check(
-        &plan_plug(vif),
+        &plan_plug(vif, ConnectedBy::Us),
         &expect![[r#"
         0   check the bridge of vif 1
         1   add vif 1  (after 0)  [undo: remove vif 1]
@@ -212,7 +212,7 @@ fn devices_come_and_go_alone() {
     "#]],
     );
     check(
-        &plan_plug(vbd),
+        &plan_plug(vbd, ConnectedBy::Us),
         &expect![[r#"
         0   attach disk 51728  [undo: detach disk 51728]
         1   add vbd 51728  (after 0)  [undo: remove vbd 51728]
@@ -220,7 +220,7 @@ fn devices_come_and_go_alone() {
     "#]],
     );
     check(
-        &plan_unplug(vbd, Unplug::Clean, true),
+        &plan_unplug(vbd, Unplug::Clean, true, ConnectedBy::Us),
         &expect![[r#"
         0   await that vbd 51728 is connected
         1   ask the guest for vbd 51728  (after 0)
@@ -230,7 +230,7 @@ fn devices_come_and_go_alone() {
     "#]],
     );
     check(
-        &plan_unplug(vbd, Unplug::Forced, true),
+        &plan_unplug(vbd, Unplug::Forced, true, ConnectedBy::Us),
         &expect![[r#"
         0   close vbd 51728
         1   await the end of vbd 51728  (after 0)

@@ -149,6 +149,9 @@ on_crash    = 'preserve'
                     mtu: None,
                     rate: None,
                     model: None,
+                    script: None,
+                    gateway: None,
+                    trust: Trusted,
                 },
             ],
             served: ServedDevices {
