@@ -117,3 +117,51 @@ check "destroy" xy destroy slow
 check "it is disconnected" [ ! -e /tmp/connected ]
 check "no run is left" [ -z "$(ls /run/xylem/scripts)" ]
 check "nothing is left" same_state /results/state.before
+
+echo "== a disk of a script of our own"
+truncate -s 16M /script-disk.raw
+script block-ours <<'END'
+#!/bin/bash
+# Xen's own functions, as its documents have it.
+dir=$(dirname "$0")
+. "$dir/block-common.sh"
+name=$(xenstore_read "$XENBUS_PATH/params")
+case "$command" in
+    add)
+        [ "$name" != nothing ] || fatal "there is no disk $name"
+        dev=$(losetup --find --show "/$name.raw") || fatal "losetup failed"
+        echo "$dev" >"/tmp/$name.loop"
+        write_dev "$dev"
+        ;;
+    remove) losetup -d "$(cat "/tmp/$name.loop")" ;;
+esac
+exit 0
+END
+linux_cfg disk "type = 'pv'" "memory = 128" "extra = 'console=hvc0 $FAST_BOOT'" "disk = ['vdev=xvda,script=block-ours,target=script-disk']"
+check "create" xy create -q /tmp/disk.cfg
+domid=$(xy domid disk)
+check "the guest connects" connected vbd "$domid" 51712
+check "libxl knows the script" grep -q '"script": *"block-ours"' /var/lib/xen/userdata-d."$domid".*.libxl-json
+check "reboot" xy reboot -w disk
+domid=$(xy domid disk)
+check "the next domain connects" connected vbd "$domid" 51712
+truncate -s 16M /script-more.raw
+check "attach another" xy block-attach disk vdev=xvdb,script=block-ours,target=script-more
+check "the guest connects it too" connected vbd "$domid" 51728
+check "detach it" xy block-detach disk xvdb
+check "its script was run" wait_for '! losetup -a | grep -q script-more' 10
+check "what is not there is told" refused_with 'disk xvdb: the script /etc/xen/scripts/block-ours add failed with status 1: there is no disk nothing' xy block-attach disk vdev=xvdb,script=block-ours,target=nothing
+check "destroy" xy destroy disk
+check "its script was run too" wait_for '! losetup -a | grep -q script-disk' 10
+check "nothing is left" same_state /results/state.before
+
+echo "== what xl made comes with its script"
+cp /tmp/disk.cfg /tmp/foreign.cfg
+sed -i "s/^name = .*/name = 'foreign'/" /tmp/foreign.cfg
+check "xl creates it" xl create -q /tmp/foreign.cfg
+domid=$(xl domid foreign)
+check "the guest connects" connected vbd "$domid" 51712
+check "adopt" xy adopt foreign
+check "destroy" xy destroy foreign
+check "its script was run" wait_for '! losetup -a | grep -q script-disk' 10
+check "nothing is left" same_state /results/state.before

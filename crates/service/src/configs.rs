@@ -209,7 +209,7 @@ fn resolve_paths(config: &mut VmConfig, cwd: &Path) {
         }
     }
     for disk in &mut config.disks {
-        if !disk.is_empty() && ::storage::VdiName::parse(&disk.target).is_none() {
+        if disk.is_attached_first() && ::storage::VdiName::parse(&disk.target).is_none() {
             resolve(&mut disk.target);
         }
     }

@@ -145,7 +145,7 @@ fn unplug(force: bool) -> Unplug {
 /// A disk as in `disk=`; a relative path is relative to `cwd`, `sr:vdi` is not a path.
 pub(crate) fn disk(spec: &str, cwd: &Path) -> Result<DiskConfig, String> {
     let mut disk = xlcfg::parse_disk(spec).map_err(|problem| format!("disk: {problem}"))?;
-    if !disk.is_empty() && ::storage::VdiName::parse(&disk.target).is_none() {
+    if disk.is_attached_first() && ::storage::VdiName::parse(&disk.target).is_none() {
         disk.target = absolute(cwd, &disk.target);
     }
     Ok(disk)

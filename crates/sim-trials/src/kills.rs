@@ -3,6 +3,7 @@
 //! The process is killed during an operation, another takes its place, and the VM must be either as
 //! configured, with every device connected, or gone without a trace.
 
+use storage::DeviceNumber;
 use toolstack::layout::{DeviceKind, DeviceRef};
 use toolstack::plan::{Start, Unplug};
 use toolstack::{Device, Reply, ReplyWhen, Request, ShutdownRequest, xlcfg};
@@ -39,10 +40,12 @@ pub enum Interrupted {
     RebootScript,
     PlugScript,
     UnplugScript,
+    /// A disk.
+    PlugDiskScript,
 }
 
 impl Interrupted {
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 18] = [
         Self::Start,
         Self::Destroy,
         Self::Shutdown,
@@ -60,6 +63,7 @@ impl Interrupted {
         Self::RebootScript,
         Self::PlugScript,
         Self::UnplugScript,
+        Self::PlugDiskScript,
     ];
 
     /// The VM of the operation.
@@ -67,7 +71,7 @@ impl Interrupted {
         match self {
             Self::StartHvm | Self::DestroyHvm | Self::RebootHvm => HVM,
             Self::StartScript | Self::RebootScript => SCRIPTED_HVM,
-            Self::PlugScript | Self::UnplugScript => SCRIPTED,
+            Self::PlugScript | Self::UnplugScript | Self::PlugDiskScript => SCRIPTED,
             _ => VM,
         }
     }
@@ -96,6 +100,7 @@ impl Interrupted {
             Self::RebootScript => "reboot with scripts",
             Self::PlugScript => "plug with a script",
             Self::UnplugScript => "unplug with a script",
+            Self::PlugDiskScript => "plug of a disk with a script",
         }
     }
 }
@@ -119,7 +124,7 @@ const HVM: &str = "name = 'vm'\ntype = 'hvm'\nmemory = 24\n\
 
 /// An emulated card has two interfaces.
 const SCRIPTED_HVM: &str = "name = 'vm'\ntype = 'hvm'\nmemory = 24\n\
-                            disk = ['/a.raw,raw,hda,w']\nvif = ['script=wire']\n";
+                            disk = ['vdev=hda,script=wire,target=/dev/wired']\nvif = ['script=wire']\n";
 
 const SCRIPTED: &str = "name = 'vm'\ntype = 'pv'\nkernel = '/kernel'\nmemory = 8\n\
                         extra = 'sim.kind=linux'\ndisk = ['/a.raw,raw,xvda,w']\nvif = ['script=wire']\n";
@@ -140,6 +145,7 @@ impl Run {
         add_hvm_files(host.os(), "sim.kind=linux");
         host.os().add_bridge("xenbr0");
         host.os().add_script(SCRIPT, ScriptFate::Works);
+        host.os().add_block_device("/dev/wired", DeviceNumber { major: 253, minor: 1 });
         host.os().add_disk("/a.raw", 1 << 20);
         host.os().add_disk("/b.raw", 1 << 20);
         let before = host.snapshot().map_err(|error| error.to_string())?;
@@ -216,12 +222,19 @@ impl Run {
         }
         let snapshot = self.host.snapshot().map_err(|error| error.to_string())?;
         let wanted = config.disks.len() + config.vifs.len();
-        if snapshot.backends != wanted || snapshot.loops.len() != config.disks.len() {
+        let files = config.disks.iter().filter(|disk| disk.is_attached_first()).count();
+        if snapshot.backends != wanted || snapshot.loops.len() != files {
             let (backends, loops) = (snapshot.backends, snapshot.loops.len());
             return Err(format!("{wanted} devices, {backends} backends, {loops} loop devices"));
         }
         if snapshot.models.len() != usize::from(config.has_model()) {
             return Err(format!("{} device models", snapshot.models.len()));
+        }
+        for disk in config.disks.iter().filter(|disk| disk.script.is_some()) {
+            let object = format!("{SCRIPT} backend/vbd/{domid}/{}", disk.vdev.number);
+            if !snapshot.scripts.contains(&object) {
+                return Err(format!("{object} is not connected"));
+            }
         }
         for vif in &config.vifs {
             let link = format!("vif{domid}.{}", vif.devid);
@@ -270,8 +283,16 @@ fn disk() -> Device {
     Device::Disk(xlcfg::parse_disk("/b.raw,raw,xvdb,w").expect("a disk of our own"))
 }
 
-fn scripted() -> Device {
-    Device::Vif(xlcfg::parse_vif("script=wire", 1).expect("a vif of our own"))
+fn scripted(kind: DeviceKind) -> Device {
+    match kind {
+        DeviceKind::Vif => {
+            Device::Vif(xlcfg::parse_vif("script=wire", 1).expect("a vif of our own"))
+        }
+        _ => {
+            let disk = xlcfg::parse_disk("vdev=xvdb,script=wire,target=/dev/wired");
+            Device::Disk(disk.expect("a disk of our own"))
+        }
+    }
 }
 
 fn vif() -> Device {
@@ -299,7 +320,8 @@ fn request(what: Interrupted) -> Request {
         }
         Interrupted::PlugDisk => plug(disk()),
         Interrupted::PlugVif => plug(vif()),
-        Interrupted::PlugScript => plug(scripted()),
+        Interrupted::PlugScript => plug(scripted(DeviceKind::Vif)),
+        Interrupted::PlugDiskScript => plug(scripted(DeviceKind::Vbd)),
         Interrupted::UnplugDisk => unplug(DeviceKind::Vbd, 51712, Unplug::Clean),
         Interrupted::UnplugVif | Interrupted::UnplugScript => {
             unplug(DeviceKind::Vif, 0, Unplug::Clean)

@@ -157,10 +157,30 @@ impl SimOs {
             _ => {}
         }
         let status = (format!("{}/hotplug-status", folder(run)), "connected".to_owned());
-        if run.arguments.get(1) == Some(&"type_if=vif") {
-            self.write(&[status])?;
+        match run.arguments.get(1) {
+            Some(&"type_if=vif") => self.write(&[status])?,
+            Some(_) => {}
+            None => {
+                let params = self.read(&format!("{}/params", folder(run)))?;
+                let Some(number) = self.get().device_at(&params) else {
+                    return Ok(failed(&format!("no device {params}")));
+                };
+                let physical = format!("{}/physical-device", folder(run));
+                // As block-common.sh has it.
+                self.write(&[(physical.clone(), number.to_string())])?;
+                self.act()?;
+                self.write(&[(format!("{physical}-path"), params), status])?;
+            }
         }
         Ok(done)
+    }
+
+    fn read(&self, path: &str) -> Result<String, HostError> {
+        let mut store = self.get_mut().scripts.store.take().expect("the host is up");
+        let read = store.read(path);
+        self.get_mut().scripts.store = Some(store);
+        let bytes = read.map_err(|error| HostError::Refused(error.to_string()))?;
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 
     fn write(&self, nodes: &[(String, String)]) -> Result<(), HostError> {

@@ -78,7 +78,8 @@ pub(crate) fn disks_of(config: &VmConfig, id: Uuid) -> Result<Vec<SavedDisk>, St
         |disk: &&crate::config::DiskConfig| !disk.is_empty() && disk.access() == Access::ReadWrite;
     let mut disks = Vec::new();
     for disk in config.disks.iter().filter(written) {
-        let Some(vdi) = VdiName::parse(&disk.target) else {
+        let vdi = VdiName::parse(&disk.target).filter(|_| disk.is_attached_first());
+        let Some(vdi) = vdi else {
             return Err(format!(
                 "{}: disk {}: {} is written by its path, so no snapshot of it can be taken; keep it \
                  as a VDI in an SR with snapshots (file on xfs or btrfs, qcow2, lvmthin), or attach \

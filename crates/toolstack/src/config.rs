@@ -127,13 +127,18 @@ pub struct Vdev {
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct DiskConfig {
     pub vdev: Vdev,
-    /// Path of a file or block device, or a VDI written `sr:vdi`. An empty CD drive has none: "".
+    /// Path of a file or block device, or a VDI written `sr:vdi`. An empty CD drive has none: "". With a script, whatever that
+    /// understands.
     pub target: String,
     pub format: ImageFormat,
     pub mode: Mode,
     pub cdrom: bool,
     /// Whether the guest may discard blocks.
     pub discard: bool,
+    /// The hotplug script that connects it, as the configuration names it; `None` for what needs none.
+    pub script: Option<String>,
+    /// What its frontend is told of its backend.
+    pub trust: Trust,
 }
 
 impl DiskConfig {
@@ -146,6 +151,19 @@ impl DiskConfig {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.target.is_empty()
+    }
+
+    /// Why it cannot have a script in a domain of this kind: as libxl has it, QEMU serves the CD drives of HVM domains.
+    #[must_use]
+    pub fn script_problem(&self, kind: DomainKind) -> Option<&'static str> {
+        let is_refused = self.script.is_some() && self.cdrom && kind == DomainKind::Hvm;
+        is_refused.then_some("script: a CD drive of an HVM domain is QEMU's, which runs no script")
+    }
+
+    /// Whether it is attached to the host before its domain has it: it has a medium, and no script.
+    #[must_use]
+    pub fn is_attached_first(&self) -> bool {
+        !self.is_empty() && self.script.is_none()
     }
 
     /// Whose disk this is, as in "in use by ...".

@@ -8,7 +8,7 @@
 
 use std::collections::BTreeMap;
 
-use storage::{Attachment, BlockDevice, DeviceNumber, FileKind, ImageFormat, Mode};
+use storage::{Attachment, BlockDevice, FileKind, ImageFormat, Mode};
 use xen::{DomainInfo, DomainKind, DomainRef, EvtchnPort, Uuid};
 
 use crate::config::{DiskConfig, Rate, Trust, Vdev, VifConfig, VmConfig};
@@ -120,7 +120,7 @@ impl Adoption {
             match device.device.kind {
                 DeviceKind::Vbd => {
                     let (disk, attachment) = disk(device).map_err(told)?;
-                    attached.insert(disk.vdev.number, attachment);
+                    attached.extend(attachment.map(|it| (disk.vdev.number, it)));
                     disks.push(disk);
                 }
                 DeviceKind::Vif => vifs.push(vif(device).map_err(told)?),
@@ -175,39 +175,36 @@ fn check_kind(reading: &ForeignReading, base: &VmConfig) -> Result<(), String> {
     Ok(())
 }
 
-/// The last part of a script's path: `block` of `/etc/xen/scripts/block`.
-fn script(device: &ForeignDevice) -> &str {
-    device.keys.get("script").map_or("", |path| path.rsplit('/').next().unwrap_or(path))
-}
-
-fn disk(device: &ForeignDevice) -> Result<(DiskConfig, Attachment), String> {
+/// One that a script has connected has no attachment.
+fn disk(device: &ForeignDevice) -> Result<(DiskConfig, Option<Attachment>), String> {
     let key = |name: &str| device.keys.get(name).map(String::as_str).unwrap_or_default();
     let dev = key("dev");
     let vdev: Vdev = dev.parse().map_err(|_| format!("{dev:?} is not the name of a disk"))?;
     if vdev.number != device.device.devid {
         return Err(format!("is called {dev}, which is {}", vdev.number));
     }
-    if !matches!(script(device), "" | "block") {
-        return Err(format!("served by the script {}; detach it first", key("script")));
-    }
+    let script = Some(key("script")).filter(|it| !it.is_empty());
+    let script = script.map(hotplug::path).filter(|it| it != hotplug::BLOCK);
     let path = key("params");
-    let number = device_number(key("physical-device"));
+    let number = hotplug::device_number(key("physical-device"));
     let attachment = match (device.file, number) {
+        (_, Some(_)) if script.is_some() => None,
         (Some(FileKind::Regular { .. }), Some(number)) if number.major == LOOP_MAJOR => {
             let made = key("node");
             let path = match made.is_empty() {
                 true => format!("/dev/loop{}", number.minor),
                 false => made.to_owned(),
             };
-            Attachment::Loop(BlockDevice { path, number })
+            Some(Attachment::Loop(BlockDevice { path, number }))
         }
         (Some(FileKind::Block(found)), Some(number)) if found == number => {
-            Attachment::Block(BlockDevice { path: path.to_owned(), number })
+            Some(Attachment::Block(BlockDevice { path: path.to_owned(), number }))
         }
+        _ if script.is_some() => return Err("its script has not connected it".into()),
         _ if path.is_empty() => return Err("is a drive without a medium; detach it first".into()),
         _ => return Err(format!("what is served is not what lies at {path}")),
     };
-    if !path.starts_with('/') {
+    if script.is_none() && !path.starts_with('/') {
         return Err(format!("{path:?} is not a path on this host"));
     }
     let mode = match key("mode") {
@@ -216,15 +213,18 @@ fn disk(device: &ForeignDevice) -> Result<(DiskConfig, Attachment), String> {
         _ => Mode::ReadOnly,
     };
     let cdrom = key("device-type") == "cdrom";
-    let (format, discard) = (ImageFormat::Raw, key("discard-enable") != "0");
-    Ok((DiskConfig { vdev, target: path.to_owned(), format, mode, cdrom, discard }, attachment))
-}
-
-/// `7:0`, both parts in hexadecimal.
-fn device_number(text: &str) -> Option<DeviceNumber> {
-    let (major, minor) = text.split_once(':')?;
-    let hex = |text: &str| u32::from_str_radix(text, 16).ok();
-    Some(DeviceNumber { major: hex(major)?, minor: hex(minor)? })
+    let disk = DiskConfig {
+        vdev,
+        target: path.to_owned(),
+        format: ImageFormat::Raw,
+        mode,
+        cdrom,
+        discard: key("discard-enable") != "0",
+        script,
+        // Its frontend has been told.
+        trust: Trust::Trusted,
+    };
+    Ok((disk, attachment))
 }
 
 fn vif(device: &ForeignDevice) -> Result<VifConfig, String> {
@@ -284,6 +284,7 @@ fn configuration(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use storage::DeviceNumber;
     use xen::{DomId, Life};
 
     fn base() -> VmConfig {
@@ -369,6 +370,19 @@ mod tests {
     }
 
     #[test]
+    fn the_script_of_a_disk_comes_with_it_and_what_it_connected_stays_its_own() {
+        let mut reading = reading();
+        let keys = &mut reading.devices[0].keys;
+        keys.insert("script", "/etc/xen/scripts/block-drbd".to_owned());
+        keys.insert("params", "web".to_owned());
+        let adoption = Adoption::of(&reading, &base()).unwrap();
+        let disk = &adoption.config.disks[0];
+        assert_eq!(disk.script.as_deref(), Some("/etc/xen/scripts/block-drbd"));
+        assert_eq!(disk.target, "web");
+        assert!(adoption.disks.is_empty());
+    }
+
+    #[test]
     fn the_script_of_an_interface_comes_with_it() {
         for (named, script) in [
             ("/etc/xen/scripts/vif-bridge", None),
@@ -385,8 +399,9 @@ mod tests {
     fn what_cannot_be_taken_down_is_not_taken_over() {
         let script = |it: &mut ForeignReading| {
             it.devices[0].keys.insert("script", "/etc/xen/scripts/block-drbd".to_owned());
+            it.devices[0].keys.remove("physical-device");
         };
-        assert!(refusal(script).contains("vbd 51712: served by the script"));
+        assert!(refusal(script).contains("vbd 51712: its script has not connected it"));
         let qdisk = |it: &mut ForeignReading| {
             it.devices[0].backend = "/local/domain/0/backend/qdisk/7/51712".to_owned();
         };

@@ -3,6 +3,7 @@
 //! Which is run when, with what, and what came of it. Sources: xen `tools/libs/light/libxl_linux.c`, `libxl_device.c`,
 //! `docs/misc/block-scripts.txt` and `tools/hotplug/Linux`.
 
+use storage::{BlockDevice, DeviceNumber};
 use xen::DomId;
 
 use crate::config::{VifConfig, VmConfig};
@@ -13,6 +14,8 @@ use crate::layout::{self, DeviceKind, DeviceRef};
 pub const FOLDER: &str = "/etc/xen/scripts";
 /// The one whose work is done without it.
 pub const VIF_BRIDGE: &str = "/etc/xen/scripts/vif-bridge";
+/// The same for disks.
+pub const BLOCK: &str = "/etc/xen/scripts/block";
 /// How long a script may take, as for libxl.
 pub const SECONDS: u64 = 40;
 
@@ -73,11 +76,11 @@ impl Scripts {
 pub fn script_of(config: &VmConfig, device: DeviceRef) -> Option<String> {
     let name = match device.kind {
         DeviceKind::Vif => config.vifs.iter().find(|it| it.devid == device.devid)?.script.as_ref(),
-        DeviceKind::Vbd
-        | DeviceKind::Console
-        | DeviceKind::Vfb
-        | DeviceKind::Vkbd
-        | DeviceKind::NinePfs => None,
+        DeviceKind::Vbd => {
+            let disk = config.disks.iter().find(|it| it.vdev.number == device.devid)?;
+            disk.script.as_ref()
+        }
+        DeviceKind::Console | DeviceKind::Vfb | DeviceKind::Vkbd | DeviceKind::NinePfs => None,
     };
     name.map(|name| path(name))
 }
@@ -107,7 +110,7 @@ pub fn scripts(config: &VmConfig, domid: DomId, device: DeviceRef) -> Option<Scr
     let vif = config.vifs.iter().find(|it| it.devid == device.devid);
     let runs = |way| match vif.filter(|_| device.kind == DeviceKind::Vif) {
         Some(vif) => vif_runs(&program, domid, device, vif, way),
-        None => Vec::new(),
+        None => vec![disk_run(&program, domid, device, way)],
     };
     Some(Scripts { connect: runs(Way::Connect), disconnect: runs(Way::Disconnect) })
 }
@@ -149,6 +152,39 @@ fn vif_runs(
     };
     let tap = vif.model.is_some().then(|| run([of_tap, "type_if=tap"]));
     std::iter::once(run([of_vif, "type_if=vif"])).chain(tap).collect()
+}
+
+/// What the disk is, its script reads in the store, and writes there.
+fn disk_run(program: &str, domid: DomId, device: DeviceRef, way: Way) -> ScriptRun {
+    let argument = match way {
+        Way::Connect => "add",
+        Way::Disconnect => "remove",
+    };
+    ScriptRun {
+        program: program.to_owned(),
+        arguments: vec![argument],
+        environment: environment(program, domid, device),
+        seconds: SECONDS,
+    }
+}
+
+/// The block device that a script has connected, of what it wrote to the store: a number is what the backend needs, and a
+/// path what a device model needs.
+#[must_use]
+pub fn connected_device(number: &str, path: &str) -> Option<BlockDevice> {
+    let number = device_number(number)?;
+    let path = match path {
+        "" => format!("/dev/block/{}:{}", number.major, number.minor),
+        path => path.to_owned(),
+    };
+    Some(BlockDevice { path, number })
+}
+
+/// `7:0`, both parts in hexadecimal.
+pub(crate) fn device_number(text: &str) -> Option<DeviceNumber> {
+    let (major, minor) = text.split_once(':')?;
+    let hex = |text: &str| u32::from_str_radix(text, 16).ok();
+    Some(DeviceNumber { major: hex(major)?, minor: hex(minor)? })
 }
 
 /// How far a device's script is, as a node of the device says. It is written before a script begins and after it has ended,
@@ -257,6 +293,34 @@ mod tests {
                 format!("{rest} remove type_if=tap"),
             ]
         );
+    }
+
+    #[test]
+    fn the_script_of_a_disk_is_told_where_to_read_what_it_is() {
+        let disk = DeviceRef { kind: DeviceKind::Vbd, devid: 51712 };
+        let text =
+            "name='a'\nkernel='/k'\nmemory=8\ndisk=['vdev=xvda,script=block-mine,target=x']\n";
+        let common = "script=/etc/xen/scripts/block-mine XENBUS_TYPE=vbd \
+                      XENBUS_PATH=backend/vbd/7/51712 XENBUS_BASE_PATH=backend";
+        let mine = "/etc/xen/scripts/block-mine";
+        assert_eq!(
+            told(text, disk),
+            [format!("{common} {mine} add"), format!("{common} {mine} remove")]
+        );
+        for script in ["", ",script=block", ",script=/etc/xen/scripts/block"] {
+            let text =
+                format!("name='a'\nkernel='/k'\nmemory=8\ndisk=['vdev=xvda{script},target=/x']\n");
+            assert!(told(&text, disk).is_empty(), "{script}");
+        }
+    }
+
+    #[test]
+    fn a_device_has_a_number_in_hexadecimal_and_a_path() {
+        let device = |number, path| connected_device(number, path).map(|it| it.path);
+        assert_eq!(device("fd:1a", "/dev/mapper/a"), Some("/dev/mapper/a".to_owned()));
+        assert_eq!(device("fd:1a", ""), Some("/dev/block/253:26".to_owned()));
+        assert_eq!(device("", "/dev/sda"), None);
+        assert_eq!(device("8", "/dev/sda"), None);
     }
 
     #[test]

@@ -12,7 +12,7 @@ mod served;
 
 use std::collections::BTreeMap;
 
-use storage::{Attachment, DeviceNumber};
+use storage::{Attachment, BlockDevice};
 use xen::{DomId, DomainKind, EvtchnPort, Uuid, XenbusState};
 use xenstore::{Access, Permission};
 
@@ -389,6 +389,9 @@ pub fn early_nodes(config: &VmConfig, uuid: Uuid, domid: DomId) -> Nodes {
     for vif in &config.vifs {
         vif_nodes(&mut nodes, domid, uuid, vif);
     }
+    for disk in config.disks.iter().filter(|disk| disk.script.is_some()) {
+        vbd_nodes(&mut nodes, domid, disk, None);
+    }
     // A later daemon finds all of these by it, also if the domain is gone.
     nodes.put(format!("{}/domid", record_path(uuid)), domid.to_string());
     nodes
@@ -408,8 +411,8 @@ pub fn late_nodes(
     let path = format!("/local/domain/{domid}");
     nodes.put(format!("{path}/store/port"), built.store_port.to_string());
     nodes.put(format!("{path}/store/ring-ref"), built.store_gfn.to_string());
-    for disk in config.disks.iter().filter(|disk| !disk.is_empty()) {
-        vbd_nodes(&mut nodes, domid, disk, &disks[&disk.vdev.number]);
+    for disk in config.disks.iter().filter(|disk| disk.is_attached_first()) {
+        vbd_nodes(&mut nodes, domid, disk, Some(&disks[&disk.vdev.number]));
     }
 
     // Last, because xenconsoled and the kernel's backends act on what they find.
@@ -475,14 +478,14 @@ fn device_states(nodes: &mut Nodes, frontend: &str, backend: &str) {
     nodes.put(format!("{backend}/state"), XenbusState::Initialising.as_str());
 }
 
-fn vbd_nodes(nodes: &mut Nodes, domid: DomId, disk: &DiskConfig, attachment: &Attachment) {
+/// A disk that its script connects has no attachment.
+fn vbd_nodes(nodes: &mut Nodes, domid: DomId, disk: &DiskConfig, attachment: Option<&Attachment>) {
     let device = DeviceRef { kind: DeviceKind::Vbd, devid: disk.vdev.number };
-    let number: DeviceNumber = attachment.device().number;
     let kind = if disk.cdrom { "cdrom" } else { "disk" };
     let (frontend, backend) = device_ends(nodes, domid, device);
     nodes.put(format!("{frontend}/virtual-device"), disk.vdev.number.to_string());
     nodes.put(format!("{frontend}/device-type"), kind);
-    nodes.put(format!("{frontend}/trusted"), "1");
+    nodes.put(format!("{frontend}/trusted"), disk.trust.as_node());
     let removable = if disk.cdrom { "1" } else { "0" };
     // Keys that `xl block-list` and the like read, in libxl's copy.
     for (key, value) in [
@@ -498,8 +501,16 @@ fn vbd_nodes(nodes: &mut Nodes, domid: DomId, disk: &DiskConfig, attachment: &At
     }
     nodes.put(format!("{backend}/bootable"), "1");
     nodes.put(format!("{backend}/discard-enable"), if disk.discard { "1" } else { "0" });
-    nodes.put(format!("{backend}/physical-device-path"), &attachment.device().path);
-    nodes.put(format!("{backend}/physical-device"), number.to_string());
+    if let Some(script) = &disk.script {
+        let script = hotplug::path(script);
+        nodes.put(format!("{}/script", device.libxl(domid)), &script);
+        nodes.put(format!("{backend}/script"), script);
+    }
+    if let Some(attachment) = attachment {
+        let BlockDevice { path, number } = attachment.device();
+        nodes.put(format!("{backend}/physical-device-path"), path);
+        nodes.put(format!("{backend}/physical-device"), number.to_string());
+    }
     device_states(nodes, &frontend, &backend);
 }
 
@@ -617,7 +628,11 @@ pub fn removed_device_paths(domid: DomId, device: DeviceRef) -> Vec<Removal> {
 
 /// The nodes of a hotplugged disk.
 #[must_use]
-pub fn plugged_vbd_nodes(domid: DomId, disk: &DiskConfig, attachment: &Attachment) -> Nodes {
+pub fn plugged_vbd_nodes(
+    domid: DomId,
+    disk: &DiskConfig,
+    attachment: Option<&Attachment>,
+) -> Nodes {
     let mut nodes = Nodes::default();
     vbd_nodes(&mut nodes, domid, disk, attachment);
     nodes
@@ -633,7 +648,7 @@ pub fn device_nodes(
 ) -> Nodes {
     let mut nodes = Nodes::default();
     for disk in config.disks.iter().filter(|disk| !disk.is_empty()) {
-        vbd_nodes(&mut nodes, domid, disk, &disks[&disk.vdev.number]);
+        vbd_nodes(&mut nodes, domid, disk, disks.get(&disk.vdev.number));
     }
     for vif in &config.vifs {
         vif_nodes(&mut nodes, domid, uuid, vif);

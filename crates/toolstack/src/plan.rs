@@ -200,6 +200,12 @@ fn plan_new(config: &VmConfig, start: Start, origin: Origin) -> Plan {
     if bootloader.is_none() {
         disks = add_disks(&mut plan, config, DeviceStep::AttachDisk, made);
     }
+    let mut early = EarlyDevices::new();
+    if has_emulated_script(config) {
+        let nodes = plan.add(CreateStep::WriteEarlyNodes, &[domain]);
+        parts.push(nodes);
+        early = add_emulated_scripts(&mut plan, config, nodes, &[], &mut disks);
+    }
     parts.extend((origin == Origin::Checkpoint).then_some(made));
     parts.extend(disks.iter().map(|(_, step)| *step));
     let model = match origin {
@@ -215,8 +221,34 @@ fn plan_new(config: &VmConfig, start: Start, origin: Origin) -> Plan {
         after.push(plan.add(SaveStep::Remove, &[nodes]));
     }
     let model = model.or_else(|| add_server(&mut plan, config, nodes));
-    add_finish(&mut plan, config, start, &after, model, &EarlyVifs::new());
+    add_finish(&mut plan, config, start, &after, model, &early);
     plan
+}
+
+/// Whether a device model needs a disk that a script connects.
+fn has_emulated_script(config: &VmConfig) -> bool {
+    config.emulated_disks().any(|(_, disk)| disk.script.is_some())
+}
+
+/// Has scripts connect the disks that a device model needs, once their nodes are written and all of this is done.
+fn add_emulated_scripts(
+    plan: &mut Plan,
+    config: &VmConfig,
+    nodes: usize,
+    ready: &[usize],
+    disks: &mut Vec<(u32, usize)>,
+) -> EarlyDevices {
+    let mut early = EarlyDevices::new();
+    for (_, disk) in config.emulated_disks().filter(|(_, disk)| disk.script.is_some()) {
+        let devid = disk.vdev.number;
+        let device = DeviceRef { kind: DeviceKind::Vbd, devid };
+        let seen = plan.add(Wait::Backend(device), &[nodes]);
+        let after: Vec<usize> = std::iter::once(seen).chain(ready.iter().copied()).collect();
+        let connected = plan.add(DeviceStep::RunScript(device, Way::Connect), &after);
+        disks.push((devid, connected));
+        early.insert(device, Early::Connected);
+    }
+    early
 }
 
 /// The disk whose bootloader finds what the VM boots.
@@ -263,6 +295,9 @@ fn add_checks(plan: &mut Plan, config: &VmConfig, origin: Origin) -> Vec<usize> 
     for vif in &config.vifs {
         ready.push(plan.add(DeviceStep::CheckBridge(vif.devid), &[]));
     }
+    for disk in config.disks.iter().filter(|disk| disk.script.is_some()) {
+        ready.push(plan.add(DeviceStep::CheckDisk(disk.vdev.number), &[]));
+    }
     ready
 }
 
@@ -277,7 +312,7 @@ fn add_disks(
     let mut attached = Vec::with_capacity(config.disks.len());
     let mut writers: Vec<(&str, usize)> = Vec::new();
     let of = |access| {
-        config.disks.iter().filter(move |disk| !disk.is_empty() && disk.access() == access)
+        config.disks.iter().filter(move |disk| disk.is_attached_first() && disk.access() == access)
     };
     for disk in of(Access::ReadWrite) {
         let index = plan.add(attach(disk.vdev.number), &[record]);
@@ -300,18 +335,18 @@ fn add_disks(
 #[must_use]
 pub fn plan_finish(config: &VmConfig, start: Start) -> Plan {
     let mut plan = Plan::default();
-    add_finish(&mut plan, config, start, &[], None, &EarlyVifs::new());
+    add_finish(&mut plan, config, start, &[], None, &EarlyDevices::new());
     plan
 }
 
-/// `early` has the vifs that are ready before.
+/// `early` has the devices that are ready before.
 fn add_finish(
     plan: &mut Plan,
     config: &VmConfig,
     start: Start,
     after: &[usize],
     model: Option<usize>,
-    early: &EarlyVifs,
+    early: &EarlyDevices,
 ) {
     let mut done = vec![plan.add(CreateStep::Introduce, after)];
     let ready = config.has_model().then(|| plan.add(Wait::Model, model.as_slice()));
@@ -321,7 +356,7 @@ fn add_finish(
     }
     for device in layout::devices(config) {
         let seen = match early.get(&device) {
-            Some(Early::Joined) => continue,
+            Some(Early::Connected) => continue,
             Some(Early::Seen(step)) => *step,
             None => plan.add(Wait::Backend(device), after),
         };
@@ -339,22 +374,21 @@ fn add_finish(
     }
 }
 
-/// How far a vif is before its VM's memory is there.
+/// How far a device is before its VM's nodes are all there.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Early {
     /// Its backend sees it, from this step on.
     Seen(usize),
-    /// It is on its bridge, too.
-    Joined,
+    /// It is on its bridge, too, or its script has connected it.
+    Connected,
 }
 
-type EarlyVifs = BTreeMap<DeviceRef, Early>;
+type EarlyDevices = BTreeMap<DeviceRef, Early>;
 
 /// Lets the backends of all vifs get ready. Returns what is needed to go on, and how far each is.
-fn add_early_vifs(plan: &mut Plan, config: &VmConfig, domain: usize) -> (Vec<usize>, EarlyVifs) {
-    let nodes = plan.add(CreateStep::WriteEarlyNodes, &[domain]);
+fn add_early_vifs(plan: &mut Plan, config: &VmConfig, nodes: usize) -> (Vec<usize>, EarlyDevices) {
     let mut ready = vec![nodes];
-    let mut early = EarlyVifs::new();
+    let mut early = EarlyDevices::new();
     for device in layout::devices(config).into_iter().filter(|it| it.kind == DeviceKind::Vif) {
         let seen = plan.add(Wait::Backend(device), &[nodes]);
         // An emulated card joins with its device model's interface. What a script does may take packets from the guest while
@@ -365,7 +399,7 @@ fn add_early_vifs(plan: &mut Plan, config: &VmConfig, domain: usize) -> (Vec<usi
             early.insert(device, Early::Seen(seen));
         } else {
             ready.push(plan.add(DeviceStep::JoinBridge(device.devid), &[seen]));
-            early.insert(device, Early::Joined);
+            early.insert(device, Early::Connected);
         }
     }
     (ready, early)
@@ -468,7 +502,7 @@ pub fn plan_reboot(config: &VmConfig, start: Start, reached: Reached<'_>) -> Pla
     // complete.
     ready = vec![plan.take_down(TeardownStep::RemoveDomainNodes, &ready)];
     ready.extend(add_checks(&mut plan, config, Origin::Images));
-    let attached = config.disks.iter().filter(|disk| !disk.is_empty());
+    let attached = config.disks.iter().filter(|disk| disk.is_attached_first());
     let missing = attached.filter(|disk| !reached.disks.contains(&disk.vdev.number));
     let mut disks = Vec::new();
     for disk in missing {
@@ -482,10 +516,16 @@ pub fn plan_reboot(config: &VmConfig, start: Start, reached: Reached<'_>) -> Pla
     let domain = plan.add(CreateStep::CreateDomain, &ready);
     let mut parts = vec![plan.add(CreateStep::Build, &[domain])];
     parts.extend(disks.iter().map(|(_, step)| *step));
+    let mut early = EarlyDevices::new();
+    if has_emulated_script(config) {
+        let nodes = plan.add(CreateStep::WriteEarlyNodes, &[domain]);
+        parts.push(nodes);
+        early = add_emulated_scripts(&mut plan, config, nodes, &[], &mut disks);
+    }
     let model = add_model(&mut plan, config, domain, &disks);
     let nodes = plan.add(CreateStep::WriteNodes(start), &parts);
     let model = model.or_else(|| add_server(&mut plan, config, nodes));
-    add_finish(&mut plan, config, start, &[nodes], model, &EarlyVifs::new());
+    add_finish(&mut plan, config, start, &[nodes], model, &early);
     plan
 }
 
@@ -576,7 +616,8 @@ pub fn plan_take_back(config: &VmConfig, attached: &[u32], how: GoOn) -> Plan {
     add_disconnects(&mut plan, config, &devices, &mut ready);
     let closed = ready.clone();
     let emulated = emulated(config);
-    let let_go = |disk: &&DiskConfig| !disk.is_empty() && !emulated.contains(&disk.vdev.number);
+    let let_go =
+        |disk: &&DiskConfig| disk.is_attached_first() && !emulated.contains(&disk.vdev.number);
     for disk in config.disks.iter().filter(let_go) {
         let devid = disk.vdev.number;
         // A killed daemon may have been detaching it.
@@ -625,12 +666,14 @@ pub fn plan_receive(config: &VmConfig, start: Start, with: ComesWith) -> Plan {
     ready.extend(early.iter().map(|(_, step)| *step));
     let filled = plan.add(MoveStep::Receive, &ready);
     // What a stopped guest need not wait for is done while its memory comes.
-    let (mut whole, early) = add_early_vifs(&mut plan, config, domain);
+    let early_nodes = plan.add(CreateStep::WriteEarlyNodes, &[domain]);
+    let (mut whole, mut early) = add_early_vifs(&mut plan, config, early_nodes);
     whole.push(filled);
     let ours = plan.add(MoveStep::AwaitGo, &whole);
     let mut parts = vec![plan.add(MoveStep::Note, &[ours])];
-    let disks = add_disks(&mut plan, config, DeviceStep::AttachDisk, ours);
+    let mut disks = add_disks(&mut plan, config, DeviceStep::AttachDisk, ours);
     parts.extend(disks.iter().map(|(_, step)| *step));
+    early.extend(add_emulated_scripts(&mut plan, config, early_nodes, &[ours], &mut disks));
     let model = add_model(&mut plan, config, ours, &disks);
     let nodes = plan.add(CreateStep::WriteNodes(start), &parts);
     let model = model.or_else(|| add_server(&mut plan, config, nodes));
@@ -656,6 +699,9 @@ pub fn plan_settle() -> Plan {
 pub fn plan_plug(device: DeviceRef, by: ConnectedBy) -> Plan {
     let mut plan = Plan::default();
     let ready = match device.kind {
+        DeviceKind::Vbd if by == ConnectedBy::Script => {
+            Some(plan.add(DeviceStep::CheckDisk(device.devid), &[]))
+        }
         DeviceKind::Vbd => Some(plan.add(DeviceStep::AttachDisk(device.devid), &[])),
         DeviceKind::Vif => Some(plan.add(DeviceStep::CheckBridge(device.devid), &[])),
         // QEMU runs.

@@ -172,6 +172,9 @@ fn disk_in_words_of_1(spec: &str) -> Option<String> {
     let (before, target) = spec.split_once("target=")?;
     let mut known = parameters(before, DISK_1);
     let mut target = target;
+    if before.split(',').any(|it| it.starts_with("script=")) {
+        target = NOT_FOR_1;
+    }
     for parameter in &mut known {
         match *parameter {
             "format=raw" => {}

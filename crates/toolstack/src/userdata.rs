@@ -39,7 +39,8 @@ impl Userdata {
             VdiName::parse(target)?;
             Some((number, disks.get(&number)?.device().path.clone()))
         };
-        let vdis = config.disks.iter().filter_map(|disk| vdi(disk.vdev.number, &disk.target));
+        let attached = config.disks.iter().filter(|disk| disk.is_attached_first());
+        let vdis = attached.filter_map(|disk| vdi(disk.vdev.number, &disk.target));
         Self { domid, uuid, vdis: vdis.collect(), config: Arc::clone(config) }
     }
 

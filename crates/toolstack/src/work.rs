@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use migrate::image::Codec;
 use migrate::peer::Fate;
-use storage::Attachment;
+use storage::{Attachment, BlockDevice};
 use xen::{
     Affinity, DomId, DomainInfo, DomainRef, EvtchnPort, PhysInfo, SchedParams, SchedTuning,
     SetAside, Uuid, VcpuInfo, VersionInfo,
@@ -387,6 +387,8 @@ pub enum Output {
     /// What is wrong, a failure each.
     Checked(Vec<Failure>),
     Attached(OwnLoop),
+    /// A script has connected a device, a disk to this.
+    Connected(Option<BlockDevice>),
     Domain(NewDomain),
     Built(Built),
     Loaded(Box<LoadedVm>),
@@ -447,6 +449,7 @@ impl Output {
             // Its domain is taken down, and it with it.
             Self::Model(_)
             | Self::Done
+            | Self::Connected(_)
             | Self::Images(_)
             | Self::Bootloader(_)
             | Self::SavedFile(_)

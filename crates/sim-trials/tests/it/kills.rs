@@ -28,6 +28,7 @@ fn of_an_unplug() {
 fn of_a_plug_and_an_unplug_with_a_script() {
     check(Interrupted::PlugScript, 5, 0);
     check(Interrupted::UnplugScript, 5, 0);
+    check(Interrupted::PlugDiskScript, 5, 0);
 }
 
 #[test]

@@ -147,11 +147,6 @@ fn what_cannot_be_adopted_stays_as_it_is() {
     assert!(adopt(&mut lab, "nobody", Some(base("pv"))).contains("no such domain"));
     assert!(adopt(&mut lab, "0", Some(base("pv"))).contains("domain 0 cannot be managed"));
     assert!(adopt(&mut lab, "web", Some(base("pvh"))).contains("web is a pv guest"));
-    let script = format!("{BACKEND}/vbd/{domid}/51712/script");
-    lab.host.connect().write(&script, b"/etc/xen/scripts/block-drbd").unwrap();
-    let foreign_script = adopt(&mut lab, "web", Some(base("pv")));
-    assert!(foreign_script.contains("vbd 51712: served by the script"), "{foreign_script}");
-    lab.host.connect().write(&script, b"/etc/xen/scripts/block").unwrap();
     // Storage that refuses in the middle of it.
     lab.host.os().set_failing("/dev/loop0", Some(storage::HostError::Refused("no".to_owned())));
     let refused = adopt(&mut lab, "web", Some(base("pv")));

@@ -1,10 +1,11 @@
 //! Hotplug scripts: whatever they and the daemon do, nothing is connected twice, and nothing is left.
 
 use sim::{Daemon, HostConfig, ScriptFate};
+use storage::{BlockHost as _, DeviceNumber};
 use toolstack::layout::{DeviceKind, DeviceRef};
 use toolstack::plan::Unplug;
 use toolstack::{Device, Reply, Request, ShutdownRequest, VmState, xlcfg};
-use xenstore::client::Nodes as _;
+use xenstore::client::{Batch, Nodes as _};
 
 use crate::support::{Lab, linux};
 
@@ -193,4 +194,159 @@ fn whenever_the_daemon_is_killed_in_a_start_a_script_is_not_run_twice_and_nothin
             break;
         }
     }
+}
+
+const XVDB: DeviceRef = DeviceRef { kind: DeviceKind::Vbd, devid: 51728 };
+
+fn lab_with_device(fate: ScriptFate) -> Lab {
+    let mut lab = lab(fate);
+    lab.host.os().add_block_device("/dev/wired", DeviceNumber { major: 253, minor: 10 });
+    lab.before = lab.host.snapshot().unwrap();
+    lab
+}
+
+/// A guest with a second disk that a script connects.
+fn with_disk(name: &str, kind: &str) -> String {
+    linux(name, kind, "normal").replace(
+        "disk = ['/disk.raw,raw,xvda,rw'",
+        "disk = ['/disk.raw,raw,xvda,rw', 'vdev=xvdb,script=wire,untrusted,target=/dev/wired'",
+    )
+}
+
+#[test]
+fn a_script_connects_a_disk_and_says_what_it_is() {
+    let mut lab = lab_with_device(ScriptFate::Works);
+    for kind in ["pv", "pvh"] {
+        let domid = lab.create(&with_disk("one", kind)).unwrap();
+        lab.settle();
+        assert_eq!(connected(&lab), [format!("{SCRIPT} backend/vbd/{domid}/51728")]);
+        assert!(lab.host.console(domid).contains("vbd 51728: connected"));
+        let mut store = lab.host.connect();
+        let mut node = |path: String| String::from_utf8(store.read(&path).unwrap()).unwrap();
+        assert_eq!(node(format!("{}/params", XVDB.backend(domid))), "/dev/wired");
+        assert_eq!(node(format!("{}/script", XVDB.backend(domid))), SCRIPT);
+        assert_eq!(node(format!("{}/physical-device", XVDB.backend(domid))), "fd:a");
+        assert_eq!(node(format!("{}/trusted", XVDB.frontend(domid))), "0");
+        let json = lab.host.os().libxl_json().into_values().next().unwrap();
+        assert!(json.contains("\"script\":\"wire\""), "{json}");
+        lab.daemon = Daemon::start(&lab.host).unwrap();
+        lab.settle();
+        lab.ask(Lab::shutdown_request("one", ShutdownRequest::Reboot));
+        lab.settle();
+        let domid = lab.host.machine().get().domains().map(|it| it.domid).max().unwrap();
+        assert_eq!(connected(&lab), [format!("{SCRIPT} backend/vbd/{domid}/51728")]);
+        assert!(lab.host.console(domid).contains("vbd 51728: connected"));
+        lab.destroy("one");
+        lab.assert_nothing_left();
+    }
+    let runs = lab.host.os().script_runs();
+    let done: Vec<&str> = runs.iter().filter_map(|run| run.split(' ').next()).collect();
+    assert_eq!(done, ["add", "remove", "add", "remove"].repeat(2));
+}
+
+#[test]
+fn a_device_model_has_the_disk_that_a_script_connected_before_it_starts() {
+    let mut lab = lab_with_device(ScriptFate::Works);
+    let text = "name = 'one'\ntype = 'hvm'\nmemory = 64\n\
+                disk = ['vdev=hda,script=wire,target=/dev/wired']\nvif = ['type=vif']\n";
+    let domid = lab.create(text).unwrap();
+    lab.settle();
+    assert!(lab.host.console(domid).contains("vbd 768: connected"), "{}", lab.host.console(domid));
+    assert_eq!(connected(&lab).len(), 1);
+    lab.ask(Lab::shutdown_request("one", ShutdownRequest::Reboot));
+    lab.settle();
+    assert_eq!(lab.state("one"), VmState::Running);
+    assert_eq!(connected(&lab).len(), 1);
+    lab.destroy("one");
+    lab.assert_nothing_left();
+}
+
+#[test]
+fn a_disk_whose_script_fails_or_names_no_device_fails_the_start() {
+    for (fate, words) in [
+        (
+            ScriptFate::Fails("Device already opened".to_owned()),
+            "disk xvdb: the script /etc/xen/scripts/wire add failed with status 1: \
+             Device already opened",
+        ),
+        (
+            ScriptFate::IsSilent,
+            "disk xvdb: the script /etc/xen/scripts/wire add named no device (physical-device in \
+             the store)",
+        ),
+        (
+            ScriptFate::Hangs,
+            "disk xvdb: the script /etc/xen/scripts/wire add did not end within 40 s",
+        ),
+    ] {
+        let mut lab = lab_with_device(fate);
+        assert_eq!(lab.create(&with_disk("one", "pv")).unwrap_err(), words);
+        lab.assert_nothing_left();
+    }
+    let mut lab = lab_with_device(ScriptFate::Works);
+    let text = with_disk("one", "pv").replace("script=wire", "script=block-mine");
+    assert_eq!(
+        lab.create(&text).unwrap_err(),
+        "vm.cfg:8: disk[1]: no hotplug script /etc/xen/scripts/block-mine on this host"
+    );
+    lab.assert_nothing_left();
+}
+
+#[test]
+fn a_disk_with_a_script_comes_and_goes_while_the_guest_runs() {
+    let mut lab = lab_with_device(ScriptFate::Works);
+    let domid = lab.create(&linux("one", "pv", "normal")).unwrap();
+    lab.settle();
+    let plug = || {
+        let disk = xlcfg::parse_disk("vdev=xvdb,script=wire,target=/dev/wired");
+        let device = Box::new(disk.map(Device::Disk).unwrap());
+        Request::Plug { target: "one".to_owned(), device }
+    };
+    for (round, how) in [Unplug::Clean, Unplug::Forced].into_iter().enumerate() {
+        assert!(matches!(lab.ask(plug()), Reply::Done { .. }));
+        lab.settle();
+        assert_eq!(connected(&lab), [format!("{SCRIPT} backend/vbd/{domid}/51728")]);
+        let console = lab.host.console(domid);
+        assert_eq!(console.matches("vbd 51728: connected").count(), round + 1, "{console}");
+        assert!(matches!(lab.ask(unplug(XVDB, how)), Reply::Done { .. }), "{how:?}");
+        assert!(connected(&lab).is_empty(), "{how:?}");
+    }
+    lab.host.os().add_script(SCRIPT, ScriptFate::Says("no".to_owned()));
+    assert!(failed(lab.ask(plug())).ends_with("failed with status 1: no"));
+    lab.settle();
+    let devices = lab.ask(Request::Devices { target: "one".to_owned() });
+    assert!(matches!(devices, Reply::Devices { devices, .. } if devices.len() == 2));
+    lab.destroy("one");
+    lab.assert_nothing_left();
+}
+
+#[test]
+fn what_another_toolstack_had_scripts_connect_is_disconnected_by_them_after_an_adoption() {
+    let mut lab = lab_with_device(ScriptFate::Works);
+    let text = with_disk("one", "pv").replace("bridge=xenbr0", "script=wire,bridge=ovsbr0");
+    let domid = lab.create(&text).unwrap();
+    lab.settle();
+    // As xl would have left it.
+    let mut batch = Batch::new();
+    for path in ["/xylem".to_owned(), VIF.script_mark(domid), XVDB.script_mark(domid)] {
+        batch.rm(&path);
+    }
+    lab.host.connect().commit(&batch).unwrap();
+    lab.host.os().clone().tag_loop("/dev/loop0", "/disk.raw").unwrap();
+    lab.daemon = Daemon::start(&lab.host).unwrap();
+    lab.settle();
+    let file =
+        "name = 'a'\ntype = 'pv'\nkernel = '/kernel'\nmemory = 4\nextra = 'sim.kind=linux'\n";
+    let source = xlcfg::Source { file: "one.cfg", text: file, overrides: &[] };
+    let base = Some(Box::new(xlcfg::parse(source).unwrap()));
+    let adopted = lab.ask(Request::Adopt { target: "one".to_owned(), base });
+    assert!(!matches!(adopted, Reply::Failed(_)), "{adopted:?}");
+    assert_eq!(connected(&lab).len(), 2);
+    lab.destroy("one");
+    let runs = lab.host.os().script_runs();
+    let last: Vec<&str> = runs[2..].iter().filter_map(|run| run.split(' ').next()).collect();
+    assert_eq!(last.len(), 2, "{last:?}");
+    assert!(last.contains(&"remove") && last.contains(&"offline"));
+    assert!(connected(&lab).is_empty());
+    lab.assert_nothing_left();
 }

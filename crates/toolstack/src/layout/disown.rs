@@ -30,13 +30,15 @@ pub fn disowned_nodes(
     };
     for disk in config.disks.iter().filter(|disk| !disk.is_empty()) {
         let vbd = DeviceRef { kind: DeviceKind::Vbd, devid: disk.vdev.number };
-        let script = hotplug::path("block");
-        let attachment = &disks[&disk.vdev.number];
+        let Some(attachment) = disks.get(&disk.vdev.number) else {
+            // It has its script's nodes.
+            continue;
+        };
         let params = match attachment {
             Attachment::Loop(_) | Attachment::Block(_) => &disk.target,
             Attachment::Image(device) | Attachment::Vdi { device, .. } => &device.path,
         };
-        device(vbd, &[("script", &script), ("params", params)]);
+        device(vbd, &[("script", hotplug::BLOCK), ("params", params)]);
         if let Attachment::Loop(of_file) = attachment {
             // The script detaches it.
             device(vbd, &[("node", &of_file.path)]);

@@ -478,9 +478,7 @@ fn disk(node: &Node<'_>) -> Result<DiskConfig> {
     node.refuse_other_backend()?;
     let vdev = node.text("vdev")?.ok_or_else(|| node.error("vdev", "is missing"))?;
     let vdev = vdev.parse::<Vdev>().map_err(|error| node.error("vdev", error.to_string()))?;
-    let script = node.text("script")?;
-    let own = |it: &str| matches!(it, "block" | "/etc/xen/scripts/block");
-    node.refuse_if("script", script.is_some_and(|it| !own(it)), "hotplug scripts are not run")?;
+    let script = node.owned("script")?.filter(|it| hotplug::path(it) != hotplug::BLOCK);
     let backend = node.text("backend")?.unwrap_or_default();
     let unknown = matches!(backend, "tap" | "standalone");
     node.refuse_if("backend", unknown, "expected phy or qdisk")?;
@@ -512,6 +510,8 @@ fn disk(node: &Node<'_>) -> Result<DiskConfig> {
         mode,
         cdrom: node.flag("is_cdrom")? == Some(true),
         discard: node.flag("discard_enable")? != Some(false),
+        script,
+        trust: if node.flag("trusted")? == Some(false) { Trust::Untrusted } else { Trust::Trusted },
     })
 }
 

@@ -301,11 +301,11 @@ fn what_is_not_supported_is_named() {
     say(with("/c_info", json!([])));
     say(with("/disks/0/vdev", json!("floppy")));
     say(plus("/disks/0", "backend", json!("tap")));
-    say(plus("/disks/0", "script", json!("block-iscsi")));
+    say(plus("/disks/1", "script", json!("block-iscsi")));
     say(plus("/disks/0", "backend_domid", json!(3)));
     say(plus("/disks/1", "specification", json!("virtio")));
     say(with("/disks/1/vdev", json!("xvda")));
-    say(plus("/nics/1", "script", json!("")));
+    say(plus("/nics/1", "script", json!("a,bridge=b")));
     say(plus("/nics/1", "vlan", json!("7")));
     say(with("/nics/0/mac", json!("00:16")));
     say(with("/nics/0/bridge", json!("br0,script=x")));
@@ -325,11 +325,11 @@ fn what_is_not_supported_is_named() {
         saved: c_info: expected an object
         saved: disks[0].vdev: not a virtual disk: expected xvda to xvdbgqcv with or without a partition up to 255, hda to hdd, sda to sdp, d0p0 or a number
         saved: disks[0].backend: expected phy or qdisk
-        saved: disks[0].script: hotplug scripts are not run
+        saved: disk[1]: format qcow2: what a script connects is a block device; leave format out
         saved: disks[0].backend_domid: backends in other domains are not supported
         saved: disks[1].specification: only Xen's block devices are supported
         saved: disk[1]: vdev xvda is used by disk[0] already
-        VmConfig { origin: Origin { file: "saved", lines: {} }, name: "web", uuid: Some(11111111-2222-3333-4444-555555555551), kind: Pvh, kernel: Some("/boot/vmlinuz"), ramdisk: Some("/boot/initrd"), cmdline: "console=hvc0 a=\"b\"", memory_mib: 512, memory_max_mib: 1024, vcpus: 2, vcpus_max: 4, disks: [DiskConfig { vdev: Vdev { name: "xvda", number: 51712 }, target: "/dev/vg/a,b", format: Raw, mode: ReadWrite, cdrom: false, discard: true }, DiskConfig { vdev: Vdev { name: "xvdb", number: 51728 }, target: "/b.qcow2", format: Qcow2, mode: ReadOnly, cdrom: false, discard: false }], vifs: [VifConfig { devid: 0, mac: Some(Mac([0, 22, 62, 0, 0, 1])), bridge: "xenbr0", name: None, ip: None, mtu: None, rate: None, model: None, script: None, gateway: None, trust: Trusted }, VifConfig { devid: 1, mac: None, bridge: "br1", name: Some("web"), ip: Some("10.0.0.9 10.0.0.10"), mtu: Some(1400), rate: Some(Rate { bytes: 62500, interval_us: 50000 }), model: None, script: None, gateway: None, trust: Trusted }, VifConfig { devid: 2, mac: None, bridge: "xenbr0", name: None, ip: None, mtu: None, rate: None, model: None, script: Some("vif-route"), gateway: Some("eth1"), trust: Untrusted }], served: ServedDevices { channels: [], screen: None, keyboards: [], folders: [], arguments: [], program: None }, policy: ShutdownPolicy { poweroff: Destroy, reboot: RenameRestart, crash: Preserve, watchdog: CoredumpRestart, soft_reset: SoftReset }, tsc_mode: Native, grant_frames_max: Some(40), options: GuestOptions { evtchn_port_max: Some(500), maptrack_frames_max: Some(100), grant_version_max: Some(1), nested_virt: true, shadow_paging: true, cpuid: Some(CpuidConfig { text: Leaves(["0x7,0x0:ebx=xxxxxxxxxxxxxxxxxxxxxxxxxxxxx0k1,ecx=xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx0", "0x1:edx=xxx0xxxxxxxxxxxxxxxxxxxxxxxxxxxx"]), registers: [CpuidOverride { leaf: 7, subleaf: 0, register: Ebx, bits: BitPolicy { ones: 1, host: 2, default: 4294967288 } }, CpuidOverride { leaf: 7, subleaf: 0, register: Ecx, bits: BitPolicy { ones: 0, host: 0, default: 4294967294 } }, CpuidOverride { leaf: 1, subleaf: 4294967295, register: Edx, bits: BitPolicy { ones: 0, host: 0, default: 4026531839 } }], msrs: [] }), cpu_weight: Some(512), cpu_cap: Some(150), affinity: Some(AffinityConfig { hard: Some(Each([CpuList { text: "0-1", parts: [Cpus { removes: false, range: 0..=1 }] }, CpuList { text: "2,4", parts: [Cpus { removes: false, range: 2..=2 }, Cpus { removes: false, range: 4..=4 }] }])), soft: Some(Common(CpuList { text: "0,2", parts: [Cpus { removes: false, range: 0..=0 }, Cpus { removes: false, range: 2..=2 }] })) }), never_moves: true, clock: ClockOffset { seconds: 0, is_local: false }, on_host_shutdown: None, pool: None, paging_pool_mib: None, msr_relaxed: false, hardware: None, bootloader: None }, hvm: None }
+        saved: vif[1]: "bridge" is given twice
         saved: nics[1].vlan: VLANs of bridges are not supported
         saved: nics[0].mac: not an Ethernet address: expected six pairs of hexadecimal digits as in 00:16:3e:01:02:03
         saved: a text in the configuration has a comma or quote that it cannot have
@@ -386,6 +386,8 @@ fn disks() -> impl Strategy<Value = Vec<DiskConfig>> {
                 mode,
                 cdrom: false,
                 discard,
+                script: None,
+                trust: Trust::Trusted,
             })
             .collect()
     })

@@ -412,7 +412,7 @@ fn letters(width: u32, bits: BitPolicy<u64>) -> String {
 }
 
 fn disk(disk: &DiskConfig) -> Result<Value, ExportError> {
-    if !disk.is_empty() && !disk.target.starts_with('/') {
+    if disk.is_attached_first() && !disk.target.starts_with('/') {
         let (vdev, target) = (disk.vdev.name.clone(), disk.target.clone());
         return Err(ExportError::Vdi { vdev, target });
     }
@@ -424,6 +424,8 @@ fn disk(disk: &DiskConfig) -> Result<Value, ExportError> {
             ("vdev", Some(&disk.vdev.name)),
             ("format", Some(if disk.is_empty() { "empty" } else { disk.format.as_str() })),
             ("discard_enable", (!disk.discard).then_some("False")),
+            ("script", disk.script.as_deref()),
+            ("trusted", (disk.trust == Trust::Untrusted).then_some("False")),
         ],
     );
     set(

@@ -42,12 +42,26 @@ impl Device {
         }
     }
 
+    /// An interface or disk of a VM.
+    fn of(config: &VmConfig, id: DeviceRef) -> Option<Self> {
+        match id.kind {
+            DeviceKind::Vif => {
+                config.vifs.iter().find(|it| it.devid == id.devid).cloned().map(Self::Vif)
+            }
+            DeviceKind::Vbd => {
+                config.disks.iter().find(|it| it.vdev.number == id.devid).cloned().map(Self::Disk)
+            }
+            DeviceKind::Console | DeviceKind::Vfb | DeviceKind::Vkbd | DeviceKind::NinePfs => None,
+        }
+    }
+
     /// Who connects it.
     #[must_use]
     pub fn connected_by(&self) -> ConnectedBy {
         let has_script = match self {
             Self::Vif(vif) => vif.script.is_some(),
-            Self::Disk(_) | Self::Keyboard(..) => false,
+            Self::Disk(disk) => disk.script.is_some(),
+            Self::Keyboard(..) => false,
         };
         if has_script { ConnectedBy::Script } else { ConnectedBy::Us }
     }
@@ -269,6 +283,12 @@ impl Toolstack {
         let vm = &self.vms[&uuid];
         let is_empty = match (self.busy(uuid, drive), vm.drive(drive)) {
             (Some(message), _) | (None, Err(message)) => return fail(client, message, out),
+            (None, Ok(disk)) if disk.script.is_some() => {
+                let (name, disk) = (&vm.config.name, &disk.vdev.name);
+                let message =
+                    format!("{name}: a script connects {disk}; detach it, and attach another");
+                return fail(client, message, out);
+            }
             (None, Ok(disk)) => disk.is_empty(),
         };
         let domid = vm.facts.domid().unwrap_or_default();
@@ -319,6 +339,10 @@ impl Toolstack {
             Some(format!("{name}: has a {device} already; use another or detach it first"))
         } else if is_disk && vm.config.disks.len() + plugged(id.kind) >= DISKS_MAX {
             Some(format!("{name}: a VM has at most {DISKS_MAX} disks; detach one first"))
+        } else if let Device::Disk(disk) = device
+            && let Some(problem) = disk.script_problem(vm.config.kind)
+        {
+            Some(format!("{name}: {}: {problem}", disk.vdev.name))
         } else if vm.config.hvm.is_some() {
             // It will be emulated from the next start on.
             let mut config = VmConfig::clone(&vm.config);
@@ -401,9 +425,7 @@ impl Toolstack {
         vm.pending.insert(id, pending);
         match pending {
             Pending::Plug => {
-                let vif = vm.config.vifs.iter().find(|vif| vif.devid == id.devid);
-                let Some(vif) = vif.cloned() else { return };
-                let device = Device::Vif(vif);
+                let Some(device) = Device::of(&vm.config, id) else { return };
                 let plan = plan_finish_plug(id, device.connected_by());
                 let outcome = Outcome::Plugged { client: None, device };
                 self.begin(now, uuid, plan, outcome, out);

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use storage::{Attachment, VdiName};
+use storage::{Attachment, BlockDevice, VdiName};
 use xen::{DomId, DomainRef, Uuid};
 use xen_build::Built;
 
@@ -27,6 +27,8 @@ pub(crate) struct Facts {
     pub(crate) bootloader: Option<String>,
     /// By `virtual-device`.
     pub(crate) disks: BTreeMap<u32, Attachment>,
+    /// Disks that scripts have connected to its domain, by `virtual-device`.
+    pub(crate) scripted: BTreeMap<u32, BlockDevice>,
     /// Its domain, or the one that is being made or taken down.
     pub(crate) incarnation: Incarnation,
     /// The file that it is restored from with its host, and that is removed before it runs.

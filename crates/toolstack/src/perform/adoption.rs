@@ -204,7 +204,7 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
             .collect();
         let known: BTreeSet<String> = all.iter().map(|it| it.tag.clone()).collect();
         for (uuid, config) in &configs {
-            for disk in config.disks.iter().filter(|disk| !disk.is_empty()) {
+            for disk in config.disks.iter().filter(|disk| disk.is_attached_first()) {
                 let tag = loop_tag(*uuid, disk.vdev.number);
                 // An earlier release recorded a block device in the record only.
                 if !known.contains(&tag)
@@ -278,7 +278,7 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         claimed: &mut Vec<String>,
     ) -> Result<(), Failure> {
         let system = self.host.system();
-        for disk in config.disks.iter().filter(|it| !it.is_empty()) {
+        for disk in config.disks.iter().filter(|it| it.is_attached_first()) {
             let owner = loop_tag(uuid, disk.vdev.number);
             let target = &disk.target;
             let failed = |error| failure(target, error);

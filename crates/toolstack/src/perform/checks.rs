@@ -57,6 +57,10 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         own: &DomainSet,
         earlier: &[DiskUse],
     ) -> Result<Option<DiskUse>, Failure> {
+        if config.disks[index].script.is_some() {
+            check_disk_script(&mut self.host, config, index)?;
+            return Ok(None);
+        }
         let owner = loop_tag(uuid, config.disks[index].vdev.number);
         disks::check(self.host.system(), &mut self.store, config, index, &owner, own, earlier)
             .map_err(|error| failure(config.origin.at(&format!("disk[{index}]")), error.0))
@@ -76,6 +80,30 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
     }
 }
 
+/// Checks that the script of a disk exists.
+pub(crate) fn check_disk_script(
+    host: &mut impl Host,
+    config: &VmConfig,
+    index: usize,
+) -> Result<(), Failure> {
+    let script = config.disks[index].script.as_deref().unwrap_or_default();
+    check_script(host, config, &format!("disk[{index}]"), script)
+}
+
+fn check_script(
+    host: &mut impl Host,
+    config: &VmConfig,
+    key: &str,
+    script: &str,
+) -> Result<(), Failure> {
+    let path = hotplug::path(script);
+    let place = config.origin.at(key);
+    host.check_script(&path).map_err(|error| match error {
+        HostError::Missing => Failure(format!("{place}: no hotplug script {path} on this host")),
+        error => failure(format!("{place}: the hotplug script {path}"), error),
+    })
+}
+
 /// Checks that the bridge of a vif exists, or the script that it has instead.
 pub(crate) fn check_bridge(
     host: &mut impl Host,
@@ -84,14 +112,7 @@ pub(crate) fn check_bridge(
 ) -> Result<(), Failure> {
     let vif = &config.vifs[index];
     if let Some(script) = &vif.script {
-        let path = hotplug::path(script);
-        let place = config.origin.at(&format!("vif[{index}]"));
-        return host.check_script(&path).map_err(|error| match error {
-            HostError::Missing => {
-                Failure(format!("{place}: no hotplug script {path} on this host"))
-            }
-            error => failure(format!("{place}: the hotplug script {path}"), error),
-        });
+        return check_script(host, config, &format!("vif[{index}]"), script);
     }
     let bridge = &vif.bridge;
     host.check_bridge(bridge).map_err(|error| {

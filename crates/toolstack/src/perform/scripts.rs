@@ -7,8 +7,8 @@ use xenstore::client::Transport;
 use super::{Performer, store};
 use crate::host::Host;
 use crate::hotplug::{self, Mark, ScriptEnd, ScriptRun, Scripts, Way};
-use crate::layout::DeviceRef;
-use crate::work::Failure;
+use crate::layout::{DeviceKind, DeviceRef};
+use crate::work::{Failure, Output};
 
 impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
     /// Runs the scripts of a device that have not been run yet.
@@ -19,12 +19,12 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         device: DeviceRef,
         scripts: &Scripts,
         way: Way,
-    ) -> Result<(), Failure> {
+    ) -> Result<Output, Failure> {
         let found = store::script_mark(&mut self.store, domid, uuid, device)?;
         let mark = match (found, way) {
             (Some(mark), _) => mark,
             // It never was, or nothing is left of it.
-            (None, Way::Disconnect) => return Ok(()),
+            (None, Way::Disconnect) => return Ok(Output::Done),
             (None, Way::Connect) => return Err(store::taken_down(domid)),
         };
         let mut trouble = None;
@@ -48,7 +48,22 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
             };
             store::mark_script(&mut self.store, domid, uuid, device, ended)?;
         }
-        trouble.map_or(Ok(()), Err)
+        match (trouble, way, device.kind) {
+            (Some(trouble), ..) => Err(trouble),
+            (None, Way::Disconnect, _) => Ok(Output::Done),
+            (None, Way::Connect, DeviceKind::Vbd) => {
+                let disk = store::connected_disk(&mut self.store, domid, device)?;
+                let script = &scripts.connect[0].program;
+                let nameless = || {
+                    let disk = device.spoken();
+                    Failure(format!(
+                        "{disk}: the script {script} add named no device (physical-device in the store)"
+                    ))
+                };
+                Ok(Output::Connected(Some(disk.ok_or_else(nameless)?)))
+            }
+            (None, Way::Connect, _) => Ok(Output::Connected(None)),
+        }
     }
 
     fn run_script(

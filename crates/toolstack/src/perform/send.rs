@@ -263,6 +263,15 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
     fn check_model_lets_go(&mut self, of: Sending<'_>) -> Result<(), Failure> {
         for (_, disk) in of.config.emulated_disks().filter(|_| of.model.is_some()) {
             let target = &disk.target;
+            if disk.script.is_some() {
+                return Err(Failure(format!(
+                    "{}: {}: the device model has this disk open until the guest runs at {}, and its script cannot \
+                     disconnect it before; use `xy save` here and `xy restore` there",
+                    of.name(),
+                    disk.vdev.name,
+                    of.to.to
+                )));
+            }
             if disk.is_empty() || disk.mode != Mode::ReadWrite {
                 continue;
             }

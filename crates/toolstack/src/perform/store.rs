@@ -1,6 +1,7 @@
 //! Store access of the work: batches of requests, with as few round trips as possible.
 
 mod libxl;
+mod scripts;
 
 use std::collections::BTreeMap;
 
@@ -11,7 +12,6 @@ use xenstore::client::{
 };
 use xenstore::{Error, Permission};
 
-use crate::hotplug::Mark;
 use crate::layout::{
     DeviceKind, DeviceRef, Nodes, PENDING, RECEIVED, RECORDS, Removal, cap_path, incoming_path,
     leaving_path, made_disks_path, received_path, record_path, saving_path, suspend_port_path,
@@ -22,6 +22,7 @@ use crate::record::FORMAT_NODE;
 use crate::saved::Saving;
 use crate::work::{DeviceReading, Failure, Quota, Record};
 pub(crate) use libxl::{adopt, devices_left, disown, foreign};
+pub(crate) use scripts::{connected_disk, mark_script, script_error, script_mark};
 
 fn batch_of(nodes: &Nodes) -> Batch {
     let mut batch = Batch::new();
@@ -74,49 +75,6 @@ pub(crate) fn connect_vif<T: Transport>(
         write_one(store, &format!("{frontend}/mtu"), &bytes.to_string())?;
     }
     write_one(store, &format!("{backend}/hotplug-status"), "connected")
-}
-
-/// How far the script of a device is; `None` if there is no such device of the VM.
-pub(crate) fn script_mark<T: Transport>(
-    store: &mut Client<T>,
-    domid: DomId,
-    uuid: Uuid,
-    device: DeviceRef,
-) -> Result<Option<Option<Mark>>, ClientError> {
-    let mut look = Batch::new();
-    let link = look.read(&vm_link(domid));
-    let script = look.read(&format!("{}/script", device.backend(domid)));
-    let mark = look.read(&device.script_mark(domid));
-    let seen = store.run(&look)?;
-    let is_ours = seen.get_optional(link)?.is_some_and(|vm| vm == vm_path(uuid).as_bytes());
-    if !is_ours || seen.get_optional(script)?.is_none() {
-        return Ok(None);
-    }
-    Ok(Some(seen.get_optional(mark)?.and_then(Mark::decode)))
-}
-
-/// Notes how far it is.
-pub(crate) fn mark_script<T: Transport>(
-    store: &mut Client<T>,
-    domid: DomId,
-    uuid: Uuid,
-    device: DeviceRef,
-    mark: Mark,
-) -> Result<(), Failure> {
-    let mut batch = guarded(domid, uuid);
-    batch.guard_present(&format!("{}/script", device.backend(domid)));
-    batch.write(&device.script_mark(domid), mark.as_str());
-    commit_for(store, domid, &batch)
-}
-
-/// What a script has written for the operator; empty if nothing.
-pub(crate) fn script_error<T: Transport>(
-    store: &mut Client<T>,
-    domid: DomId,
-    device: DeviceRef,
-) -> Result<String, ClientError> {
-    let words = store.read_optional(&format!("{}/hotplug-error", device.backend(domid)))?;
-    Ok(words.as_deref().map(text).unwrap_or_default())
 }
 
 /// Commits changes guarded by the domain's link to its VM.

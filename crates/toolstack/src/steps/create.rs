@@ -1,8 +1,9 @@
 //! Steps from a configuration to a running domain, except those of single devices.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use storage::{MakeDisk, VdiName};
+use storage::{Attachment, MakeDisk, VdiName};
 use xen::{DomId, DomainRef, EvtchnPort, Hypervisor, Uuid};
 use xen_build::Built;
 use xenstore::client::Transport;
@@ -190,6 +191,13 @@ fn nodes_of(
     nodes
 }
 
+/// All disks that a device model may open.
+fn disks_of(facts: &Facts) -> BTreeMap<u32, Attachment> {
+    let scripted = facts.scripted.iter();
+    let scripted = scripted.map(|(devid, it)| (*devid, Attachment::Block(it.clone())));
+    facts.disks.clone().into_iter().chain(scripted).collect()
+}
+
 /// The path of the device that a bootloader reads.
 fn boot_device(config: &VmConfig, facts: &Facts) -> String {
     let disk = config.disks.first().and_then(|it| facts.disks.get(&it.vdev.number));
@@ -306,7 +314,7 @@ impl CreateStep {
             Self::StartModel => {
                 let state = facts.model_state.take().map(|state| *state);
                 let domid = domain().domid;
-                let launch = device_model::launch(&config, uuid, domid, &facts.disks, state);
+                let launch = device_model::launch(&config, uuid, domid, &disks_of(facts), state);
                 CreateWork::StartModel { domain: domain(), launch }
             }
             Self::WriteEarlyNodes => {

@@ -382,6 +382,16 @@ impl DeviceStep {
                 output.expect_done();
                 vm.facts.disks.remove(&devid);
             }
+            Self::RunScript(device, Way::Connect) => {
+                let Output::Connected(disk) = output else { output.misplaced() };
+                vm.facts.scripted.extend(disk.map(|it| (device.devid, it)));
+            }
+            Self::RunScript(device, Way::Disconnect) => {
+                output.expect_done();
+                if device.kind == DeviceKind::Vbd {
+                    vm.facts.scripted.remove(&device.devid);
+                }
+            }
             Self::LetGo(devid) => match output {
                 // It goes with the rest of the VM.
                 Output::Attached(_) => {}
@@ -397,7 +407,6 @@ impl DeviceStep {
             Self::CheckDisk(_)
             | Self::CheckBridge(_)
             | Self::JoinBridge(_)
-            | Self::RunScript(..)
             | Self::Add(_)
             | Self::Settle(_)
             | Self::AskToClose(_)
@@ -446,7 +455,10 @@ fn add(vm: &mut Vm, domain: DomainRef, device: &Device) -> DeviceWork {
     device.add_to(Arc::make_mut(&mut vm.config));
     let mut nodes = match device {
         Device::Disk(disk) => {
-            let attachment = &vm.facts.disks[&device.id().devid];
+            if disk.script.is_some() {
+                vm.pending.insert(device.id(), Pending::Plug);
+            }
+            let attachment = vm.facts.disks.get(&device.id().devid);
             layout::plugged_vbd_nodes(domid, disk, attachment)
         }
         Device::Vif(vif) => {
@@ -512,12 +524,30 @@ impl DeviceWork {
         self,
         by: &mut Performer<H, T, O>,
     ) -> Result<Output, Failure> {
+        match self {
+            Self::EjectCd { .. } | Self::InsertCd { .. } | Self::DetachDisk { .. } => {
+                self.perform_short(by).map(|()| Output::Done)
+            }
+            Self::RunScript { domain, uuid, device, scripts, way } => {
+                by.run_scripts(domain.domid, uuid, device, &scripts, way)
+            }
+            Self::CheckDisk { config, index, .. } if config.disks[index].script.is_some() => {
+                checks::check_disk_script(&mut by.host, &config, index).map(|()| Output::Done)
+            }
+            _ => self.perform_long(by),
+        }
+    }
+
+    fn perform_long<H: Hypervisor, T: Transport, O: Host>(
+        self,
+        by: &mut Performer<H, T, O>,
+    ) -> Result<Output, Failure> {
         let Performer { store, host, .. } = by;
         match self {
             Self::EjectCd { .. }
             | Self::InsertCd { .. }
-            | Self::RunScript { .. }
-            | Self::DetachDisk { .. } => self.perform_short(by)?,
+            | Self::DetachDisk { .. }
+            | Self::RunScript { .. } => unreachable!("performed elsewhere"),
             Self::AttachDisk { tag, early: Some(attachment), .. } => {
                 return Ok(Output::Attached(OwnLoop { attachment, tag }));
             }
@@ -592,9 +622,6 @@ impl DeviceWork {
         match self {
             Self::EjectCd { domain, model, drive, how } => {
                 by.eject_cd(domain.domid, model, drive, how)
-            }
-            Self::RunScript { domain, uuid, device, scripts, way } => {
-                by.run_scripts(domain.domid, uuid, device, &scripts, way)
             }
             Self::DetachDisk { attachment, tag } => {
                 storage::detach(by.host.system(), &attachment, &tag)

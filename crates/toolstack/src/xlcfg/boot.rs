@@ -33,6 +33,11 @@ impl Reader<'_> {
                 .faults
                 .push(fault("expected a path from / on, or the name of one of Xen's programs"));
         }
+        if disks.first().is_some_and(|disk| disk.script.is_some()) {
+            found.faults.push(fault(
+                "it reads the first disk before there is a domain, and that disk's script needs one",
+            ));
+        }
         // One that cannot be read has its own fault.
         let has_disks = self.settings.contains_key("disk");
         if disks.first().is_some_and(DiskConfig::is_empty) || (disks.is_empty() && !has_disks) {

@@ -7,7 +7,9 @@ use storage::VdiName;
 
 use super::keys::nearest;
 use super::shown;
-use crate::config::{DiskConfig, ImageFormat, Mode, Vdev};
+use super::vif::is_word;
+use crate::config::{DiskConfig, ImageFormat, Mode, Trust, Vdev};
+use crate::hotplug;
 
 /// Parameters of the form `key=value`, for suggestions.
 pub(super) const PARAMETERS: &[&str] = &[
@@ -41,6 +43,8 @@ struct Spec<'a> {
     backend: Option<&'a str>,
     cdrom: bool,
     no_discard: bool,
+    script: Option<String>,
+    is_untrusted: bool,
 }
 
 /// Reads one disk. The error is the problem alone; the caller knows file, line and index.
@@ -86,10 +90,7 @@ impl<'a> Spec<'a> {
             "phy" | "file" | "aio" | "tap" | "tap2" | "tapdisk" | "ioemu" => {}
             "raw" | "qcow" | "qcow2" | "vhd" => self.format(prefix)?,
             "iscsi" | "nbd" | "enbd" | "drbd" => {
-                return Err(format!(
-                    "{prefix}: needs the script block-{prefix}, and no script is run for disks; \
-                     `xy help sr-create` has kinds of SRs for iscsi and nbd"
-                ));
+                set("script", &mut self.script, format!("block-{prefix}"))?;
             }
             // As xl has it: what goes on like a word is one.
             _ if after.starts_with(|c: char| c.is_ascii_lowercase() || c.is_ascii_digit()) => {
@@ -124,12 +125,12 @@ impl<'a> Spec<'a> {
                 &["0", "Domain-0", "dom0"],
                 "disks are served by domain 0 only, for now",
             ),
-            "script" => check(
-                key,
-                value,
-                &["block", "/etc/xen/scripts/block"],
-                "no script is run for disks; what the script block does is done without it",
-            ),
+            "script" if hotplug::path(value) == hotplug::BLOCK => Ok(()),
+            "script" if is_word(value) => set("script", &mut self.script, value.to_owned()),
+            "script" => Err(format!(
+                "script={}: expected the name of a script in /etc/xen/scripts, or its path",
+                shown(value)
+            )),
             _ => Err(match nearest(key, PARAMETERS.iter().copied()) {
                 Some(name) => format!("{}: unknown parameter; did you mean {name}?", shown(key)),
                 None => format!(
@@ -143,13 +144,13 @@ impl<'a> Spec<'a> {
     fn flag_or_position(&mut self, word: &'a str) -> Result<(), String> {
         match word {
             "cdrom" => self.cdrom = true,
-            // Said of QEMU's disk server, which is not used; trust is the default.
-            "direct-io-safe" | "trusted" => {}
+            // Said of QEMU's disk server, which is not used.
+            "direct-io-safe" => {}
+            "trusted" => self.is_untrusted = false,
+            "untrusted" => self.is_untrusted = true,
             "discard" => self.no_discard = false,
             "no-discard" => self.no_discard = true,
-            "untrusted" | "colo" => {
-                return Err(format!("{word} is not supported yet"));
-            }
+            "colo" => return Err(format!("{word} is not supported yet")),
             "no-colo" => {}
             _ if self.target.is_none() => self.target = Some(word),
             _ if self.format.is_none() && !self.has_prefix => match word.rsplit_once(':') {
@@ -226,13 +227,32 @@ impl<'a> Spec<'a> {
                 "backendtype=phy: serves raw disks only; format {format} needs qdisk"
             ));
         }
-        if format != ImageFormat::Raw && VdiName::parse(target).is_some() {
+        if self.script.is_some() {
+            self.check_scripted(target, format)?;
+        } else if format != ImageFormat::Raw && VdiName::parse(target).is_some() {
             return Err(format!("{target}: a VDI has the format of its SR; leave format out"));
         }
         // As xl has it, a CD is only read, whatever is said.
         let mode = if self.cdrom { Mode::ReadOnly } else { self.mode.unwrap_or(Mode::ReadWrite) };
         let (target, cdrom, discard) = (target.to_owned(), self.cdrom, !self.no_discard);
-        Ok(DiskConfig { vdev, target, format, mode, cdrom, discard })
+        let trust = if self.is_untrusted { Trust::Untrusted } else { Trust::Trusted };
+        Ok(DiskConfig { vdev, target, format, mode, cdrom, discard, script: self.script, trust })
+    }
+
+    /// As libxl has it, only blkback serves what a script connects.
+    fn check_scripted(&self, target: &str, format: ImageFormat) -> Result<(), String> {
+        if target.is_empty() {
+            Err("a disk with a script has a target, which the script is told".to_owned())
+        } else if format != ImageFormat::Raw {
+            let format = format.as_str();
+            Err(format!(
+                "format {format}: what a script connects is a block device; leave format out"
+            ))
+        } else if self.backend == Some("qdisk") {
+            Err("backendtype=qdisk: what a script connects is served by phy only".to_owned())
+        } else {
+            Ok(())
+        }
     }
 
     /// The path; none for a CD drive without a medium.
@@ -276,19 +296,23 @@ mod tests {
 
     fn render(text: &str) -> String {
         match parse(text) {
-            Ok(DiskConfig { vdev, target, format, mode, cdrom, discard }) => format!(
-                "{}={} {target} {}{}{}{}",
-                vdev.name,
-                vdev.number,
-                mode.as_str(),
-                if cdrom { " cdrom" } else { "" },
-                if format == ImageFormat::Raw {
-                    String::new()
-                } else {
-                    format!(" {}", format.as_str())
-                },
-                if discard { "" } else { " no-discard" },
-            ),
+            Ok(DiskConfig { vdev, target, format, mode, cdrom, discard, script, trust }) => {
+                format!(
+                    "{}={} {target} {}{}{}{}{}{}",
+                    vdev.name,
+                    vdev.number,
+                    mode.as_str(),
+                    if cdrom { " cdrom" } else { "" },
+                    if format == ImageFormat::Raw {
+                        String::new()
+                    } else {
+                        format!(" {}", format.as_str())
+                    },
+                    if discard { "" } else { " no-discard" },
+                    script.map(|script| format!(" by {script}")).unwrap_or_default(),
+                    if trust == Trust::Trusted { "" } else { " untrusted" },
+                )
+            }
             Err(problem) => problem,
         }
     }
@@ -330,6 +354,15 @@ mod tests {
             ("devtype=cdrom,vdev=hdc", "hdc=5632  r cdrom"),
             ("format=empty,vdev=hdc,access=r,devtype=cdrom", "hdc=5632  r cdrom"),
             ("devtype=cdrom,vdev=hdc,target=", "hdc=5632  r cdrom"),
+            ("iscsi:/x,xvda,w", "xvda=51712 /x w by block-iscsi"),
+            ("drbd:web,xvda,w", "xvda=51712 web w by block-drbd"),
+            ("vdev=xvda,script=block-mine,target=a:b,c=d", "xvda=51712 a:b,c=d w by block-mine"),
+            (
+                "backendtype=phy,vdev=xvda,script=/opt/connect,target=iqn=iqn.2001-05:x,portal=p",
+                "xvda=51712 iqn=iqn.2001-05:x,portal=p w by /opt/connect",
+            ),
+            ("/x,raw,xvda,script=/etc/xen/scripts/block,untrusted", "xvda=51712 /x w untrusted"),
+            ("/x,raw,xvda,w,untrusted,trusted", "xvda=51712 /x w"),
         ] {
             assert_eq!(render(text), expected, "{text}");
         }
@@ -341,9 +374,18 @@ mod tests {
             ("", "the target is missing: the path of a disk image or block device"),
             (",raw,xvda", "the target is missing: the path of a disk image or block device"),
             ("/x,raw", "the vdev is missing, as in vdev=xvda"),
+            ("iscsi:/x,xvda,script=block-nbd", "script is given twice"),
             (
-                "iscsi:/x,xvda,w",
-                "iscsi: needs the script block-iscsi, and no script is run for disks; `xy help sr-create` has kinds of SRs for iscsi and nbd",
+                "/x,qcow2,xvda,script=block-mine",
+                "format qcow2: what a script connects is a block device; leave format out",
+            ),
+            (
+                "/x,raw,xvda,backendtype=qdisk,script=block-mine",
+                "backendtype=qdisk: what a script connects is served by phy only",
+            ),
+            (
+                "format=empty,vdev=hdc,devtype=cdrom,script=block-mine",
+                "a disk with a script has a target, which the script is told",
             ),
             ("qcow2:/x,raw,xvda,w", "\"xvda\" is no access mode; expected r, w or w!"),
             (
@@ -379,8 +421,8 @@ mod tests {
                 "backendtype=\"tap\": expected phy or qdisk; there is no blktap, and no virtio",
             ),
             (
-                "/x,raw,xvda,script=block-drbd",
-                "script=\"block-drbd\": no script is run for disks; what the script block does is done without it",
+                "/x,raw,xvda,script=",
+                "script=\"\": expected the name of a script in /etc/xen/scripts, or its path",
             ),
             ("/x,raw,xvda,acces=r", "\"acces\": unknown parameter; did you mean access?"),
             (

@@ -20,17 +20,15 @@ const DISK: &[(&str, &str)] = &[
     ),
     ("devtype", "read: `disk`, `cdrom`"),
     ("format", "read: `raw`, `qcow`, `qcow2`, `qed`, `vhd`, `empty`"),
-    (
-        "script",
-        "refused but for `block`, whose work is done without it; an SR has what block-iscsi and block-nbd are for",
-    ),
+    ("script", "read; the work of `block` is done without it"),
     ("specification", "`xen` only: virtio disks need a backend that domain 0 does not have"),
-    ("target", "read; also a VDI, `SR:VDI`"),
+    ("target", "read; also a VDI, `SR:VDI`; with `script`, whatever that understands"),
     ("vdev", "read"),
     ("`cdrom`", "read"),
     ("`discard`, `no-discard`", "read"),
-    ("`direct-io-safe`, `trusted`", "mean nothing here"),
-    ("`untrusted`, `colo`", "refused"),
+    ("`trusted`, `untrusted`", "read"),
+    ("`direct-io-safe`", "means nothing here"),
+    ("`colo`", "refused"),
 ];
 
 const VIF: &[(&str, &str)] = &[

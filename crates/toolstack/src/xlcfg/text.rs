@@ -390,17 +390,19 @@ fn write_list(
 fn disk_spec(disk: &DiskConfig) -> String {
     // A trailing comma of a target would be taken for a separator, so it is followed by one.
     let comma = if disk.target.ends_with(',') { "," } else { "" };
+    let script = disk.script.as_ref().map(|script| format!(",script={script}")).unwrap_or_default();
     let target = match disk.target.as_str() {
         "" => String::new(),
         target => format!(",target={target}{comma}"),
     };
     format!(
-        "format={},vdev={},access={}{}{}{target}",
+        "format={},vdev={},access={}{}{}{script}{}{target}",
         if disk.is_empty() { "empty" } else { disk.format.as_str() },
         disk.vdev.name,
         disk.mode.as_str(),
         if disk.cdrom { ",devtype=cdrom" } else { "" },
         if disk.discard { "" } else { ",no-discard" },
+        if disk.trust == Trust::Trusted { "" } else { ",untrusted" },
     )
 }
 

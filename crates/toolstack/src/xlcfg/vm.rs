@@ -91,7 +91,7 @@ impl Reader<'_> {
         let name = found.take(self.name());
         let (memory_mib, memory_max_mib) = found.take(self.memory());
         let (vcpus, vcpus_max) = found.take(self.vcpus());
-        let disks = self.disks(&mut found);
+        let disks = self.disks(kind, &mut found);
         let vifs = self.vifs(kind, &mut found);
         let hvm = self.hvm(kind, &disks, &mut found);
         let served = self.served(kind, hvm.as_deref(), &mut found);
@@ -389,12 +389,15 @@ impl Reader<'_> {
         Ok((narrow(vcpus), narrow(max)))
     }
 
-    fn disks(&self, found: &mut Findings) -> Vec<DiskConfig> {
+    fn disks(&self, kind: DomainKind, found: &mut Findings) -> Vec<DiskConfig> {
         let mut disks = Vec::new();
         let mut taken: BTreeMap<u32, String> = BTreeMap::new();
         for (key, text, place) in found.take(self.list("disk")) {
             let mut fail = |problem| found.faults.push(self.error(&key, place, problem));
-            let disk = match disk::parse(text) {
+            let disk = match disk::parse(text).and_then(|disk| match disk.script_problem(kind) {
+                Some(problem) => Err(problem.to_owned()),
+                None => Ok(disk),
+            }) {
                 Ok(disk) => disk,
                 Err(problem) => {
                     fail(problem);

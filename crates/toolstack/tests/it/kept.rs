@@ -34,6 +34,8 @@ fn disks() -> impl Strategy<Value = Vec<DiskConfig>> {
                 mode: if cdrom { Mode::ReadOnly } else { mode },
                 cdrom,
                 discard,
+                script: None,
+                trust: Trust::Trusted,
             })
             .collect();
         disks.sort_by_key(|disk| disk.vdev.number);

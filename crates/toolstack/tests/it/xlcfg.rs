@@ -115,6 +115,8 @@ on_crash    = 'preserve'
                     mode: ReadWrite,
                     cdrom: false,
                     discard: true,
+                    script: None,
+                    trust: Trusted,
                 },
                 DiskConfig {
                     vdev: Vdev {
@@ -126,6 +128,8 @@ on_crash    = 'preserve'
                     mode: ReadWrite,
                     cdrom: false,
                     discard: true,
+                    script: None,
+                    trust: Trusted,
                 },
             ],
             vifs: [

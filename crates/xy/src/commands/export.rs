@@ -18,7 +18,7 @@ use super::storage::{done, vdi_row};
 use super::{expect_done, expect_reply, image, vm_create};
 use crate::options::Options;
 use crate::session::{Failure, Session};
-use config::{Config, target, with_target};
+use config::{Config, has_script, target, with_target};
 
 pub(crate) fn export(session: &mut Session, options: &Options) -> Result<(), Failure> {
     let (vm, path) = (&options.operands[0], &options.operands[1]);
@@ -27,6 +27,12 @@ pub(crate) fn export(session: &mut Session, options: &Options) -> Result<(), Fai
     let config = expect_reply!(session.call(&request)?, Text);
     let disks =
         Config::parse(&config).map_err(|why| Failure::failed(format!("{vm}: {why}")))?.disks();
+    if let Some(disk) = disks.iter().find(|disk| has_script(disk)) {
+        return Err(Failure::failed(format!(
+            "{vm}: its disk {} is connected by a script of this host; only VDIs are exported",
+            target(disk)
+        )));
+    }
     let targets: Vec<&str> =
         disks.iter().map(|disk| target(disk)).filter(|it| !it.is_empty()).collect();
     if let Some(other) = targets.iter().find(|target| !is_vdi(target)) {
@@ -148,6 +154,11 @@ pub(crate) fn import(session: &mut Session, options: &Options) -> Result<(), Fai
     let config = Config::parse(&header.config).map_err(|why| failed(&why))?;
     if !options.has("trust") {
         config.check().map_err(|why| failed(&why))?;
+    }
+    if config.disks().iter().any(|disk| has_script(disk)) {
+        return Err(failed(
+            &"it has a disk that a script connects, of which nothing is in the file",
+        ));
     }
     let name = options.value("name").unwrap_or(&header.name).to_owned();
     vm_create::check_name(&name)?;

@@ -187,8 +187,9 @@ fn unquoted(value: &str) -> String {
 fn is_plain_vif(value: &str) -> bool {
     let text = unquoted(value);
     text.split(',').all(|part| {
-        part.split_once('=').is_some_and(|(key, _)| OF_VIF.contains(&key))
-            && !part.contains(['\'', '"', '\\'])
+        part == "untrusted"
+            || part.split_once('=').is_some_and(|(key, _)| OF_VIF.contains(&key))
+                && !part.contains(['\'', '"', '\\'])
     })
 }
 
@@ -203,7 +204,8 @@ fn is_plain_disk(value: &str) -> bool {
     let mut parts = before.split(',');
     let is_empty_drive = before.split(',').any(|part| part == "format=empty");
     parts.all(|part| {
-        part == "no-discard" || part.split_once('=').is_some_and(|(key, _)| OF_DISK.contains(&key))
+        matches!(part, "no-discard" | "untrusted")
+            || part.split_once('=').is_some_and(|(key, _)| OF_DISK.contains(&key))
     }) && target.is_none() == is_empty_drive
         && !text.contains(['\'', '"', '\\'])
 }
@@ -216,6 +218,12 @@ fn without_mac(vif: &str) -> String {
 /// The target of a disk, as the daemon writes disks: the last part. Empty for a drive without a medium.
 pub(super) fn target(disk: &str) -> &str {
     disk.split_once(",target=").map_or("", |(_, target)| target)
+}
+
+/// Whether a disk has a hotplug script, as the daemon writes disks.
+pub(super) fn has_script(disk: &str) -> bool {
+    let (before, _) = disk.split_once(",target=").unwrap_or((disk, ""));
+    before.split(',').any(|part| part.starts_with("script="))
 }
 
 /// The same disk with another target.
