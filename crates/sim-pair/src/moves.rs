@@ -6,7 +6,7 @@
 use std::panic;
 
 use migrate::peer::Arrival;
-use sim::{PacketFate, Prng, SimHost};
+use sim::{PacketFate, Prng, ScriptFate, SimHost};
 use storage::DeviceNumber;
 use toolstack::channel::ChannelId;
 use toolstack::moves::{MigrateRequest, Pace, Reach, ReceiveRequest, Speaks, Verdict, Wishes};
@@ -65,10 +65,12 @@ pub enum Guest {
     Pvh,
     /// Its device model's state goes with it.
     Hvm,
+    /// A PVH guest with an interface and a disk that hotplug scripts connect.
+    Scripted,
 }
 
 impl Guest {
-    pub const ALL: [Self; 3] = [Self::Pv, Self::Pvh, Self::Hvm];
+    pub const ALL: [Self; 4] = [Self::Pv, Self::Pvh, Self::Hvm, Self::Scripted];
 
     #[must_use]
     pub fn as_str(self) -> &'static str {
@@ -76,6 +78,14 @@ impl Guest {
             Self::Pv => "pv",
             Self::Pvh => "pvh",
             Self::Hvm => "hvm",
+            Self::Scripted => "scripted",
+        }
+    }
+
+    fn kind(self) -> &'static str {
+        match self {
+            Self::Scripted => "pvh",
+            other => other.as_str(),
         }
     }
 
@@ -84,15 +94,19 @@ impl Guest {
         let (boots, vif) = match self {
             // What it is comes with its firmware.
             Self::Hvm => ("memory = 16".to_owned(), "bridge=xenbr0,type=vif"),
+            Self::Scripted => {
+                (format!("kernel = '/kernel'\nmemory = 8\nextra = '{BEHAVIOUR}'"), "script=wire")
+            }
             _ => {
                 (format!("kernel = '/kernel'\nmemory = 8\nextra = '{BEHAVIOUR}'"), "bridge=xenbr0")
             }
         };
         format!(
             "name = 'vm'\nuuid = '{UUID}'\ntype = '{}'\n{boots}\n\
-             disk = ['{},raw,xvda,w', '{DEVICE},raw,xvdb,w']\nvif = ['{vif}']\n",
-            self.as_str(),
-            self.first_disk()
+             disk = ['{},raw,xvda,w', '{}']\nvif = ['{vif}']\n",
+            self.kind(),
+            self.first_disk(),
+            self.second_disk()
         )
     }
 
@@ -100,7 +114,14 @@ impl Guest {
     fn first_disk(self) -> &'static str {
         match self {
             Self::Hvm => OTHER_DEVICE,
-            Self::Pv | Self::Pvh => FILE_DISK,
+            Self::Pv | Self::Pvh | Self::Scripted => FILE_DISK,
+        }
+    }
+
+    fn second_disk(self) -> String {
+        match self {
+            Self::Scripted => format!("vdev=xvdb,script=wire,target={DEVICE}"),
+            Self::Pv | Self::Pvh | Self::Hvm => format!("{DEVICE},raw,xvdb,w"),
         }
     }
 
@@ -108,7 +129,7 @@ impl Guest {
     fn disks_used(self) -> [&'static str; 2] {
         let first = match self {
             Self::Hvm => OTHER_DEVICE_USED,
-            Self::Pv | Self::Pvh => FILE_DISK,
+            Self::Pv | Self::Pvh | Self::Scripted => FILE_DISK,
         };
         [first, DEVICE_USED]
     }
@@ -221,6 +242,7 @@ fn prepare(host: &SimHost) {
     os.add_block_device(OTHER_DEVICE, DeviceNumber { major: 8, minor: 32 });
     os.add_disk("/own.raw", 1 << 20);
     os.add_bridge("xenbr0");
+    os.add_script("/etc/xen/scripts/wire", ScriptFate::Works);
 }
 
 fn create(text: &str, uuid: Uuid) -> Result<Request, String> {

@@ -12,9 +12,12 @@ fn plan(way: Way, guest: Guest) -> Plan {
 
 #[test]
 fn it_goes_on_on_the_other_host() {
-    for (way, guest) in
-        [(Way::Live, Guest::Pvh), (Way::Stopped, Guest::Pvh), (Way::Stopped, Guest::Pv)]
-    {
+    for (way, guest) in [
+        (Way::Live, Guest::Pvh),
+        (Way::Stopped, Guest::Pvh),
+        (Way::Stopped, Guest::Pv),
+        (Way::Live, Guest::Scripted),
+    ] {
         let outcome = moves::run(&plan(way, guest)).unwrap_or_else(|why| panic!("{why}"));
         assert_eq!(outcome, Outcome { runs_on: Some(Side::Right), was_hit: false });
     }
@@ -34,6 +37,17 @@ fn wrong(
 fn a_receiver_that_is_killed_at_its_end_forgets_the_transfer_and_keeps_the_definition() {
     let kill = |k| Trouble::Kill(Side::Right, k);
     assert_eq!(wrong(Way::Live, Guest::Pvh, kill, 90, 6), [""; 0]);
+}
+
+#[test]
+fn what_scripts_connect_is_connected_where_the_vm_is_whichever_daemon_is_killed() {
+    for side in [Side::Left, Side::Right] {
+        let trouble = match side {
+            Side::Left => |k| Trouble::Kill(Side::Left, k),
+            Side::Right => |k| Trouble::Kill(Side::Right, k),
+        };
+        assert_eq!(wrong(Way::Live, Guest::Scripted, trouble, 3, 9), [""; 0], "{side:?}");
+    }
 }
 
 #[test]
