@@ -111,6 +111,22 @@ pub struct Save {
     pub progress: bool,
 }
 
+/// A domain whose memory is to be written to a core file.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct DumpCore {
+    pub target: Target,
+    /// The file to be written.
+    pub path: String,
+    /// The client's working directory.
+    pub cwd: String,
+    /// The domain is not paused meanwhile.
+    #[serde(default)]
+    pub live: bool,
+    /// Send [`Answer::Progress`](crate::Answer::Progress) lines.
+    #[serde(default)]
+    pub progress: bool,
+}
+
 /// A saved VM that is to go on.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub struct Restore {
@@ -231,6 +247,8 @@ pub enum Request {
     /// Answered by [`Reply::Done`](crate::Reply::Done) when the file is whole and the VM as it is to
     /// be. A client that hangs up before cancels it, and the guest runs on.
     Save(Save),
+    /// Answered by [`Reply::Done`](crate::Reply::Done) when the file is whole. A client that hangs up before cancels it.
+    DumpCore(DumpCore),
     /// Answered by [`Reply::Created`](crate::Reply::Created).
     Restore(Restore),
     /// Shuts down, saves or leaves alone each VM, as its configuration says of the host's shutdown. As for

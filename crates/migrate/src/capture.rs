@@ -17,7 +17,9 @@ mod pv;
 mod translated;
 
 pub use error::CaptureError;
+pub(crate) use p2m::P2m;
 pub(crate) use pv::gdt_frames;
+pub(crate) use translated::Translated;
 
 use xen::{
     CpuPolicy, Dirty, DirtyRead, DomId, DomainInfo, DomainKind, Errno, Hypervisor, PAGE_BYTES,
@@ -27,7 +29,6 @@ use xen::{
 use crate::frames::FrameSet;
 use crate::libxc::{CpuidLeaf, DomainType, Headers, MsrEntry, PageData, PageType, Record, Tsc};
 use pv::Pv;
-use translated::Translated;
 
 /// Most pages of one batch: 2 MiB, as large as a large page.
 const BATCH_PAGES: usize = 512;
@@ -266,7 +267,10 @@ impl Capture {
     }
 }
 
-fn info<H: Hypervisor>(xen: &mut Xen<H>, domid: DomId) -> Result<DomainInfo, CaptureError> {
+pub(crate) fn info<H: Hypervisor>(
+    xen: &mut Xen<H>,
+    domid: DomId,
+) -> Result<DomainInfo, CaptureError> {
     let info = xen.domain(domid).map_err(CaptureError::refused(domid, "ask Xen about it"))?;
     info.filter(|info| !info.flags.dying()).ok_or(CaptureError::Gone { domid })
 }
@@ -284,7 +288,7 @@ fn read_dirty<H: Hypervisor>(
 }
 
 /// Fills a batch with pages of which all have content.
-fn fill<H: Hypervisor>(
+pub(crate) fn fill<H: Hypervisor>(
     xen: &mut Xen<H>,
     domid: DomId,
     names: &[u64],

@@ -24,6 +24,7 @@
 
 mod bytes;
 mod capture;
+mod dump;
 mod error;
 mod frames;
 mod hvm_params;
@@ -40,6 +41,7 @@ pub mod save_file;
 pub mod xl_peer;
 
 pub use capture::{Capture, CaptureError, Round};
+pub use dump::Dump;
 pub use error::{Fault, StreamError};
 pub use input::{Input, RECORD_BYTES_MAX};
 pub use load::{Channel, Load, LoadError, Loaded, Target};

@@ -231,6 +231,7 @@ impl Service<'_> {
             Request::Peer(request) => self.daemon.peer(request).map_err(Failed::Told),
             Request::MigrateSettle { target: it, runs } => self.settle(target(it), runs),
             Request::Save(save) => self.save(save),
+            Request::DumpCore(dump) => self.dump_core(dump),
             Request::Restore(restore) => self.restore(&restore),
             Request::HostShutdown { timeout_s } => self.shut_down_with_host(timeout_s),
             Request::Checkpoint(request) => self.checkpoint_reply(request),

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use api::{AfterSave, SavedFormat, Target};
 use toolstack::config::Start;
-use toolstack::saved::{self, FileFormat, SaveTo};
+use toolstack::saved::{self, DumpTo, FileFormat, Guest, SaveTo};
 use toolstack::{Reply, Request, xlcfg};
 use xen::Uuid;
 
@@ -40,7 +40,18 @@ impl Service<'_> {
         Ok(api::Reply::Done)
     }
 
-    /// A save, which ends if its client hangs up.
+    pub(crate) fn dump_core(&self, dump: api::DumpCore) -> Result<api::Reply, Failed> {
+        let api::DumpCore { target, path, cwd, live, progress } = dump;
+        let id = self.fresh_uuid()?;
+        let path = absolute(Path::new(&cwd), &path);
+        let guest = if live { Guest::RunsOn } else { Guest::Pauses };
+        let to = Box::new(DumpTo { path, guest, id });
+        let request = Request::Dump { target: target.0.clone(), to };
+        self.save_for(target, id, request, progress.into())?;
+        Ok(api::Reply::Done)
+    }
+
+    /// A save or a dump, which ends if its client hangs up.
     pub(crate) fn save_for(
         &self,
         target: Target,

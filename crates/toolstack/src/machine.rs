@@ -21,6 +21,7 @@ mod checks;
 mod definitions;
 mod devices;
 mod disown;
+mod dump;
 mod events;
 mod explain;
 mod facts;

@@ -11,6 +11,7 @@ pub(crate) mod checkpoint;
 pub(crate) mod checks;
 mod definitions;
 pub(crate) mod disks;
+pub(crate) mod dump;
 mod hardware;
 mod hvm;
 mod machine;

@@ -545,6 +545,14 @@ pub fn plan_save() -> Plan {
     plan
 }
 
+/// Writes a domain's memory to a core file.
+#[must_use]
+pub fn plan_dump() -> Plan {
+    let mut plan = Plan::default();
+    plan.add(SaveStep::Dump, &[]);
+    plan
+}
+
 /// Moves a running guest to another host, up to the point where that has it. Its disks are let go of before.
 #[must_use]
 pub fn plan_send(config: &VmConfig, disks: &[u32]) -> Plan {

@@ -1,4 +1,4 @@
-//! Saved VMs: what is asked of a save, what a VM's record says of it, what a file says of itself.
+//! Saved VMs: what is asked of a save, what a VM's record says of it, what a file says of itself. Core files of VMs, too.
 
 use migrate::libxc::Headers;
 use xen::Uuid;
@@ -8,6 +8,8 @@ use crate::config::VmConfig;
 
 /// VMs that were saved when their host was shut down, each under its UUID.
 pub const HOST_FOLDER: &str = "/var/lib/xylem/saved";
+/// Where the core files of guests go that have crashed, as with xl, each under the VM's name.
+pub const DUMP_FOLDER: &str = "/var/lib/xen/dump";
 /// Ends the name of one that could not be restored; it is not tried again.
 pub(crate) const SET_ASIDE: &str = ".not-restored";
 
@@ -74,6 +76,24 @@ pub struct SaveTo {
     pub disks: Vec<SavedDisk>,
 }
 
+/// A core file that was asked for.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct DumpTo {
+    /// Absolute.
+    pub path: String,
+    pub guest: Guest,
+    /// Of this dump and no other.
+    pub id: Uuid,
+}
+
+/// What a guest does while it is dumped.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Guest {
+    Pauses,
+    /// The file is of no single moment.
+    RunsOn,
+}
+
 /// How far a save is, for a later daemon.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum SaveStage {
@@ -81,6 +101,8 @@ pub enum SaveStage {
     Writing,
     /// The file is whole, and the VM is as it was to be.
     Whole,
+    /// It is no save but a dump. Afterwards the guest runs on, or is as it was before.
+    Dumping,
 }
 
 /// A save in progress, as in the VM's record. Whatever happens to the daemon, its successor learns
@@ -100,6 +122,7 @@ impl Saving {
         let stage = match self.stage {
             SaveStage::Writing => "writing",
             SaveStage::Whole => "whole",
+            SaveStage::Dumping => "dumping",
         };
         let Self { after, format, id, path, .. } = self;
         format!("{stage} {} {} {id} {path}", after.as_str(), format.as_str())
@@ -112,6 +135,7 @@ impl Saving {
         let stage = match words.next()? {
             "writing" => SaveStage::Writing,
             "whole" => SaveStage::Whole,
+            "dumping" => SaveStage::Dumping,
             _ => return None,
         };
         let after = AfterSave::decode(words.next()?)?;
@@ -133,6 +157,13 @@ pub(crate) enum Save {
     Left(Saving),
 }
 
+impl Save {
+    /// It was none, but the dump of a daemon that was killed.
+    pub(crate) fn is_dump(&self) -> bool {
+        matches!(self, Self::Left(saving) if saving.stage == SaveStage::Dumping)
+    }
+}
+
 /// What came of a save.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum SaveEnd {
@@ -140,6 +171,8 @@ pub enum SaveEnd {
     Saved(AfterSave),
     /// There is no file, and the guest runs as before.
     RunsOn,
+    /// A dump has changed nothing.
+    IsAsBefore,
 }
 
 /// What a file of a saved VM says of itself.
@@ -181,7 +214,7 @@ mod tests {
     #[test]
     fn what_a_record_says_of_a_save_reads_back() {
         for after in AfterSave::ALL {
-            for stage in [SaveStage::Writing, SaveStage::Whole] {
+            for stage in [SaveStage::Writing, SaveStage::Whole, SaveStage::Dumping] {
                 for format in [FileFormat::Xylem, FileFormat::Xl] {
                     let path = "/var/a file  with spaces".to_owned();
                     let saving = Saving { stage, after, format, id: Uuid([7; 16]), path };

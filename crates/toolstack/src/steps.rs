@@ -30,7 +30,7 @@ use crate::domains::DomainSet;
 use crate::layout::DeviceRef;
 use crate::machine::{Action, Device, DomainUsers, Vm};
 use crate::moves::MigrateRequest;
-use crate::saved::Save;
+use crate::saved::{DumpTo, Save};
 use crate::scheduler::{Class, Track};
 use crate::work::{Output, Work};
 
@@ -296,6 +296,8 @@ pub(crate) struct Preparation<'a> {
     pub(crate) plugged: Option<&'a Device>,
     /// A save that was asked for, or that a killed daemon began.
     pub(crate) save: Option<&'a Save>,
+    /// A core file that is to be written.
+    pub(crate) dump: Option<&'a DumpTo>,
     /// A move to another host that was asked for.
     pub(crate) moving: Option<&'a MigrateRequest>,
     /// The VM is defined, and starts with the host in this place.

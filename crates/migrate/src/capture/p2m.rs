@@ -20,7 +20,7 @@ const READ_FRAMES: usize = 1024;
 
 /// The list as it was when it was read.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub(super) struct P2m {
+pub(crate) struct P2m {
     /// One more than the highest frame number.
     pages: u64,
     /// Frame numbers of the leaves.
@@ -48,7 +48,7 @@ struct Reader<'a, H> {
 }
 
 impl P2m {
-    pub(super) fn read<H: Hypervisor>(
+    pub(crate) fn read<H: Hypervisor>(
         xen: &mut Xen<H>,
         info: &DomainInfo,
         shared_info: &[u8],
@@ -100,7 +100,7 @@ impl P2m {
     }
 
     /// The machine frame of a frame number.
-    pub(super) fn mfn(&self, pfn: u64) -> Option<u64> {
+    pub(crate) fn mfn(&self, pfn: u64) -> Option<u64> {
         let at = self.frames.binary_search_by_key(&pfn, |(pfn, _)| *pfn).ok()?;
         Some(self.frames[at].1)
     }
@@ -112,8 +112,13 @@ impl P2m {
     }
 
     /// All frame numbers that have a machine frame.
-    pub(super) fn pfns(&self) -> impl Iterator<Item = u64> + '_ {
+    pub(crate) fn pfns(&self) -> impl Iterator<Item = u64> + '_ {
         self.frames.iter().map(|(pfn, _)| *pfn)
+    }
+
+    /// And their machine frames.
+    pub(crate) fn pairs(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        self.frames.iter().copied()
     }
 }
 

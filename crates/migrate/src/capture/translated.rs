@@ -15,7 +15,7 @@ const ASKED_FRAMES: usize = 1024;
 
 /// What is known of a translated domain's frames.
 #[derive(Debug, Default)]
-pub(super) struct Translated {
+pub(crate) struct Translated {
     frames: FrameSet,
     /// What Xen said when they were looked for.
     seen: Option<Seen>,
@@ -30,7 +30,7 @@ struct Seen {
 
 /// How the domain's frames differ from those of the last round.
 #[derive(Debug, Default)]
-pub(super) struct Change {
+pub(crate) struct Change {
     come: Vec<u64>,
     gone: Vec<u64>,
 }
@@ -45,12 +45,17 @@ impl Translated {
         *self = Self::default();
     }
 
-    pub(super) fn all(&self) -> FrameSet {
+    pub(crate) fn all(&self) -> FrameSet {
         self.frames.clone()
     }
 
+    /// Those that are known, and of which none has turned out to be gone.
+    pub(crate) fn frames(&self) -> &FrameSet {
+        &self.frames
+    }
+
     /// Looks for the domain's frames, unless nothing has changed since the last time.
-    pub(super) fn learn<H: Hypervisor>(
+    pub(crate) fn learn<H: Hypervisor>(
         &mut self,
         xen: &mut Xen<H>,
         info: &DomainInfo,
@@ -99,7 +104,7 @@ impl Translated {
     }
 
     /// Reads frames into a batch. Those that are gone are told as such.
-    pub(super) fn read<H: Hypervisor>(
+    pub(crate) fn read<H: Hypervisor>(
         &mut self,
         xen: &mut Xen<H>,
         domid: DomId,

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use api::{
-    AfterSave, Answer, Create, HostRequest, Reply, Request, Restore, Save, SavedFormat,
+    AfterSave, Answer, Create, DumpCore, HostRequest, Reply, Request, Restore, Save, SavedFormat,
     SchedRequest, Scheduler, StorageRequest, Target, Targets, TuneRequest, Wait,
 };
 
@@ -202,8 +202,20 @@ fn a_vm_is_saved_and_restored_under_its_own_or_another_configuration() {
     };
     let Ok(Reply::Created(report)) = client.ask(Request::Restore(renamed)) else { panic!() };
     assert_eq!((report.name.as_str(), report.domid), ("other", 2));
+    let dump = |path: &str| DumpCore {
+        target: target("other"),
+        path: path.to_owned(),
+        cwd: "/vm".to_owned(),
+        live: false,
+        progress: true,
+    };
+    assert_eq!(client.ask(Request::DumpCore(dump("other.core"))), Ok(Reply::Done));
+    let none = DumpCore { target: target("none"), ..dump("x") };
+    let refused = client.ask(Request::DumpCore(none)).unwrap_err();
+    assert_eq!(refused, "none: no such domain; `xy list` shows them all");
     let told = client.logged();
     let expected = [
+        "other: dump by uid 1000 (pid 77), T s: done",
         "one: save by uid 1000 (pid 77), T s: done",
         "one: restore by uid 1000 (pid 77), T s: failed: /vm/one.saved:1: name: a domain named one \
          exists already",

@@ -30,11 +30,11 @@ fn a_check_finds_all_errors_of_a_create_and_creates_nothing() {
     let domid = lab.create(&unikernel("web", "pv", "idle")).unwrap();
     lab.settle();
     let before = lab.host.snapshot().unwrap();
-    let text = "name = 'web'\nkernel = '/no-such-kernel'\nmemory = 8\non_crash = 'coredump-destroy'\n\
+    let text = "name = 'web'\nkernel = '/no-such-kernel'\nmemory = 8\non_crash = 'rename-restart'\n\
                 disk = [ '/no-such-disk,raw,xvda,w', '/directory,raw,xvdb,w', 'sr:vdi,raw,xvdc,w' ]\n\
                 vif = [ 'bridge=nobr', 'vifname=xenbr0', 'bridge=xenbr0' ]\n";
     expect![[r#"
-        vm.cfg:4: on_crash: coredump-destroy is not supported; "preserve" keeps the domain for inspection
+        vm.cfg:4: on_crash: rename-restart is not supported; "preserve" keeps the domain, "restart" starts the VM again
         vm.cfg:1: name: a domain named web exists already
         vm.cfg:2: kernel: /no-such-kernel: no such file or directory
         vm.cfg:5: disk[0]: /no-such-disk: no such file or directory

@@ -249,8 +249,7 @@ fn a_domain_is_preserved_if_its_policy_says_so() {
 fn an_unsupported_policy_is_refused_by_name() {
     let mut lab = Lab::seeded(28);
     for (policy, expected) in [
-        ("on_crash = 'coredump-destroy'", "on_crash: coredump-destroy is not supported"),
-        ("on_watchdog = 'coredump-restart'", "on_watchdog: coredump-restart is not supported"),
+        ("on_crash = 'rename-restart'", "on_crash: rename-restart is not supported"),
         ("on_reboot = 'rename-restart'", "on_reboot: rename-restart is not supported"),
     ] {
         let text = format!("{}{policy}\n", unikernel("one", "pv", "normal"));

@@ -99,7 +99,7 @@ impl Rest {
         }
     }
 
-    fn state(self) -> VmState {
+    pub(super) fn state(self) -> VmState {
         match self {
             Self::Running => VmState::Running,
             Self::Paused => VmState::Paused,
@@ -272,6 +272,7 @@ impl Toolstack {
                 Some(
                     Outcome::Suspended { .. }
                     | Outcome::Saved { .. }
+                    | Outcome::Dumped { .. }
                     | Outcome::Sent { .. }
                     | Outcome::TakenBack { .. }
                     | Outcome::Plugged { .. }
@@ -383,6 +384,7 @@ impl Toolstack {
             Outcome::Failed { message, .. } => (VmState::Stopping, message.clone()),
             Outcome::Suspended { .. }
             | Outcome::Saved { .. }
+            | Outcome::Dumped { .. }
             | Outcome::Sent { .. }
             | Outcome::TakenBack { .. }
             | Outcome::Plugged { .. }

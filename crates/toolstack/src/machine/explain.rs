@@ -109,6 +109,7 @@ fn goal(outcome: &Outcome) -> String {
         Outcome::Rebooted => "reboot".to_owned(),
         Outcome::Suspended { .. } => "suspend".to_owned(),
         Outcome::Saved { .. } => "save".to_owned(),
+        Outcome::Dumped { .. } => "dump".to_owned(),
         Outcome::Reverted { revert, .. } => {
             format!("teardown before a revert to {}", revert.name())
         }

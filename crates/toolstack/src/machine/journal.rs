@@ -100,6 +100,7 @@ impl Request {
             Self::Tune { target, tuning } => Some((tuning.deed(), target)),
             Self::Suspend { target } => deed("suspend", target),
             Self::Save { target, .. } => deed("save", target),
+            Self::Dump { target, .. } => deed("dump", target),
             Self::CancelSave { target, .. } => deed("cancel the save", target),
             Self::Restore { config, .. } => deed("restore", &config.name),
             Self::Checkpoint { target, name, .. } => deed(&format!("checkpoint {name}"), target),

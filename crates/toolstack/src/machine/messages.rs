@@ -19,7 +19,7 @@ use crate::layout::DeviceRef;
 use crate::listing::Listing;
 use crate::moves::{MigrateRequest, ReceiveRequest, Verdict};
 use crate::plan::{Start, Step, Unplug};
-use crate::saved::{SaveTo, SavedFile};
+use crate::saved::{DumpTo, SaveTo, SavedFile};
 use crate::scheduler::{Limits, Ticket};
 use crate::tuning::{SchedQuestion, Tuning};
 use crate::work::{
@@ -81,7 +81,12 @@ pub enum Request {
         target: String,
         to: Box<SaveTo>,
     },
-    /// Cancels this save of a VM and no other, if it is under way; its guest runs on.
+    /// Writes a domain's memory to a core file. Answered by [`Reply::Done`].
+    Dump {
+        target: String,
+        to: Box<DumpTo>,
+    },
+    /// Cancels this save or dump of a VM and no other, if it is under way; its guest runs on.
     CancelSave {
         target: String,
         id: Uuid,

@@ -13,12 +13,14 @@ use super::{
     StepTime, Toolstack, WorkId,
 };
 use crate::channel::ChannelId;
-use crate::config::VmConfig;
+use crate::config::{ShutdownAction, VmConfig};
 use crate::domains::DomainSet;
 use crate::layout::{DeviceKind, DeviceRef};
 use crate::moves::{Incoming, Leaving, MigrateRequest};
-use crate::plan::{OnFailure, Plan, PlannedStep, Start, Unplug, plan_reboot, plan_teardown};
-use crate::saved::Save;
+use crate::plan::{
+    OnFailure, Plan, PlannedStep, Start, Unplug, plan_dump, plan_reboot, plan_teardown,
+};
+use crate::saved::{DumpTo, Save};
 use crate::scheduler::{Priority, Ticket};
 use crate::steps::{
     Completing, CreateStep, DeviceStep, IfCancelled, IfFailed, Preparation, Step, TeardownStep,
@@ -39,6 +41,8 @@ pub(super) enum Outcome {
     Suspended { client: Option<ClientId> },
     /// Its guest's state is in a file, or it runs on.
     Saved { client: Option<ClientId>, save: Save },
+    /// Its memory is in a core file, or not. It is as before, or one that has stopped is dealt with like this.
+    Dumped { client: Option<ClientId>, to: Box<DumpTo>, then: Option<ShutdownAction> },
     /// Nothing is left of it, and it goes back to a checkpoint.
     Reverted { client: ClientId, revert: Box<Revert> },
     /// Its guest is on another host, or is not; see [`super::moves`].
@@ -85,6 +89,7 @@ impl Outcome {
             Self::Created { client }
             | Self::Suspended { client }
             | Self::Saved { client, .. }
+            | Self::Dumped { client, .. }
             | Self::Failed { client, .. }
             | Self::Plugged { client, .. }
             | Self::PlugFailed { client, .. }
@@ -275,6 +280,7 @@ impl Toolstack {
         if vm.plugs.is_empty() && !vm.is_tuned {
             return match outcome {
                 Outcome::Rebooted => self.reboot(now, uuid, out),
+                Outcome::Dumped { .. } => self.begin(now, uuid, plan_dump(), outcome, out),
                 outcome => self.tear_down(now, uuid, outcome, out),
             };
         }
@@ -495,6 +501,7 @@ impl Toolstack {
             | Outcome::Rebooted
             | Outcome::Suspended { .. }
             | Outcome::Saved { .. }
+            | Outcome::Dumped { .. }
             | Outcome::Reverted { .. }
             | Outcome::Sent { .. }
             | Outcome::TakenBack { .. }
@@ -507,6 +514,10 @@ impl Toolstack {
         };
         let save = match &operation.outcome {
             Outcome::Saved { save, .. } => Some(save),
+            _ => None,
+        };
+        let dump = match &operation.outcome {
+            Outcome::Dumped { to, .. } => Some(&**to),
             _ => None,
         };
         let moving = match &operation.outcome {
@@ -522,6 +533,7 @@ impl Toolstack {
                 config,
                 plugged,
                 save,
+                dump,
                 moving,
                 defined,
                 own,
@@ -658,6 +670,9 @@ impl Toolstack {
             }
             Outcome::Saved { client, save } => {
                 self.save_ended(now, uuid, client, &save, operation.failure, out);
+            }
+            Outcome::Dumped { client, to, then } => {
+                self.dump_ended(now, uuid, (client, &to), then, operation.failure, out);
             }
             outcome @ (Outcome::Sent { .. }
             | Outcome::TakenBack { .. }

@@ -66,8 +66,6 @@ pub(super) fn refusals(config: &VmConfig) -> Vec<String> {
     ];
     let refusal = |(key, action): (&str, ShutdownAction)| {
         let instead = match action {
-            ShutdownAction::CoredumpDestroy => "\"preserve\" keeps the domain for inspection",
-            ShutdownAction::CoredumpRestart => "\"restart\" starts the VM again without a core",
             ShutdownAction::RenameRestart => {
                 "\"preserve\" keeps the domain, \"restart\" starts the VM again"
             }
@@ -107,18 +105,30 @@ impl Toolstack {
             Some(ShutdownReason::SoftReset) => policy.soft_reset,
             Some(ShutdownReason::Crash | ShutdownReason::Other(_)) => policy.crash,
         };
+        self.follow(now, uuid, action, out);
+    }
+
+    /// Does what a policy says of a domain that has stopped.
+    pub(super) fn follow(
+        &mut self,
+        now: Instant,
+        uuid: Uuid,
+        action: ShutdownAction,
+        out: &mut Vec<Action>,
+    ) {
         match action {
             ShutdownAction::Preserve => {
-                let why = reason.map_or("", word);
+                let why = self.vms[&uuid].stopped.map_or("", word);
                 self.changed(now, uuid, VmState::Preserved, why);
             }
-            ShutdownAction::Destroy | ShutdownAction::CoredumpDestroy => {
-                self.take_over(now, uuid, Outcome::Gone, out);
+            ShutdownAction::Destroy => self.take_over(now, uuid, Outcome::Gone, out),
+            ShutdownAction::CoredumpDestroy => {
+                self.dump_stopped(now, uuid, ShutdownAction::Destroy, out);
             }
-            ShutdownAction::Restart
-            | ShutdownAction::RenameRestart
-            | ShutdownAction::CoredumpRestart
-            | ShutdownAction::SoftReset => {
+            ShutdownAction::CoredumpRestart => {
+                self.dump_stopped(now, uuid, ShutdownAction::Restart, out);
+            }
+            ShutdownAction::Restart | ShutdownAction::RenameRestart | ShutdownAction::SoftReset => {
                 if self.crashes_in_a_loop(now, uuid, out) {
                     self.take_over(now, uuid, Outcome::Gone, out);
                 } else {

@@ -70,6 +70,7 @@ impl Toolstack {
             Request::Tune { target, tuning } => self.tune(now, client, &target, tuning, out),
             Request::Suspend { target } => self.suspend(now, client, &target, out),
             Request::Save { target, to } => self.save(now, client, &target, to, out),
+            Request::Dump { target, to } => self.dump(now, client, &target, to, out),
             Request::CancelSave { target, id } => self.cancel_save(now, client, &target, id, out),
             Request::ReadSaved { path } => self.read_saved(client, path, out),
             Request::Restore { file, config, start } => {
@@ -371,6 +372,7 @@ impl Toolstack {
             | Outcome::PlugFailed { .. }
             | Outcome::Unplugged { .. } => return None,
             Outcome::Created { .. } | Outcome::Rebooted => "started",
+            Outcome::Dumped { .. } => "dumped",
             Outcome::Sent { .. } | Outcome::TakenBack { .. } => "migrated",
             Outcome::Reverted { .. } => "reverted",
             Outcome::Received { .. } => "received",
@@ -498,6 +500,7 @@ impl Toolstack {
                 let during = match self.operations[&operation].outcome {
                     Outcome::Suspended { .. } => "suspended",
                     Outcome::Saved { .. } => "saved",
+                    Outcome::Dumped { .. } => "dumped",
                     Outcome::Sent { .. } | Outcome::TakenBack { .. } => "migrated",
                     Outcome::Reverted { .. } => "reverted",
                     Outcome::Received { .. } => "received",

@@ -57,14 +57,15 @@ impl Toolstack {
     ) {
         self.with_domain(client, target, out, |this, uuid, domain, out| {
             let name = &this.vms[&uuid].config.name;
-            let saves = |id: &OperationId| match &this.operations[id].outcome {
-                Outcome::Saved { save: Save::New(to), .. } => to.id == save,
-                _ => false,
+            let what = |id: OperationId| match &this.operations[&id].outcome {
+                Outcome::Saved { save: Save::New(to), .. } if to.id == save => Some((id, "save")),
+                Outcome::Dumped { to, .. } if to.id == save => Some((id, "dump")),
+                _ => None,
             };
-            let Some(id) = this.vms[&uuid].operation.filter(saves) else {
+            let Some((id, what)) = this.vms[&uuid].operation.and_then(what) else {
                 return fail(client, format!("{name}: is not being saved"), out);
             };
-            let reason = format!("{name}: the save was cancelled");
+            let reason = format!("{name}: the {what} was cancelled");
             this.cancel(now, id, &reason, out);
             out.push(Action::Reply { client, reply: Reply::Done { domid: domain.domid } });
         });
@@ -118,9 +119,10 @@ impl Toolstack {
             Some(SaveEnd::Saved(AfterSave::Running)) => VmState::Running,
             Some(SaveEnd::RunsOn) => {
                 // The daemon before may have asked its guest.
-                vm.suspends_late = true;
+                vm.suspends_late = !save.is_dump();
                 VmState::Running
             }
+            Some(SaveEnd::IsAsBefore) => vm.rest.state(),
             None => {
                 // What cannot be settled is left as it is.
                 vm.suspends_late = matches!(save, Save::New(_));

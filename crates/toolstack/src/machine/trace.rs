@@ -42,6 +42,7 @@ fn word(outcome: &Outcome) -> &'static str {
         Outcome::Rebooted => "reboot",
         Outcome::Suspended { .. } => "suspend",
         Outcome::Saved { .. } => "save",
+        Outcome::Dumped { .. } => "dump",
         Outcome::Sent { .. } => "migrate",
         Outcome::TakenBack { .. } | Outcome::NotReceived { .. } => "undo",
         Outcome::Received { .. } => "receive",

@@ -37,9 +37,9 @@ const HELD_BYTES_MAX: usize = 64 << 20;
 /// What a suspend takes besides its pages, in microseconds: a guess until there are figures of it.
 const SUSPEND_US: u64 = 20_000;
 /// A path is in the record, whose nodes are limited by the store's wire.
-const PATH_BYTES_MAX: usize = 2048;
+pub(super) const PATH_BYTES_MAX: usize = 2048;
 
-const PAGES_PER_MIB: u64 = (1 << 20) / PAGE_BYTES as u64;
+pub(super) const PAGES_PER_MIB: u64 = (1 << 20) / PAGE_BYTES as u64;
 
 /// A VM to be saved, and how.
 #[derive(Clone, Copy, Debug)]
@@ -306,6 +306,9 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         model: Option<Process>,
     ) -> Result<SaveEnd, Failure> {
         self.check_identity(domain, IdentityCheck::Needed)?;
+        if saving.stage == SaveStage::Dumping {
+            return self.settle_dump(domain, uuid, saving);
+        }
         let is_whole = saving.stage == SaveStage::Whole || self.is_of_save(saving)?;
         if is_whole && saving.after == AfterSave::Destroyed {
             return Ok(SaveEnd::Saved(AfterSave::Destroyed));
@@ -326,14 +329,18 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         if !stays_paused && info.flags.paused() {
             self.xen.unpause_domain(domid).map_err(refused("unpause", domid))?;
         }
-        let path = &saving.path;
-        match self.host.remove_unfinished_image(path) {
-            // Somebody saves to it now, or it is nowhere.
-            Ok(()) | Err(HostError::Busy | HostError::Missing) => {}
-            Err(error) => return Err(failure(path, error)),
-        }
+        self.remove_unfinished(&saving.path)?;
         store::forget_saving(&mut self.store, uuid)?;
         Ok(if is_whole { SaveEnd::Saved(saving.after) } else { SaveEnd::RunsOn })
+    }
+
+    /// Removes what a killed daemon has left of a file.
+    pub(super) fn remove_unfinished(&mut self, path: &str) -> Result<(), Failure> {
+        match self.host.remove_unfinished_image(path) {
+            // Somebody writes it now, or it is nowhere.
+            Ok(()) | Err(HostError::Busy | HostError::Missing) => Ok(()),
+            Err(error) => Err(failure(path, error)),
+        }
     }
 
     /// No later daemon settles a save of this VM.

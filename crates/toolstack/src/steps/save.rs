@@ -1,4 +1,4 @@
-//! Steps of a save: a guest's state goes to a file.
+//! Steps of a save or a dump: a guest's state goes to a file.
 
 use std::sync::Arc;
 
@@ -10,9 +10,10 @@ use crate::checkpoint::disks_again;
 use crate::config::VmConfig;
 use crate::device_model::Process;
 use crate::host::Host;
+use crate::perform::dump::DumpOf;
 use crate::perform::save::SaveOf;
 use crate::perform::{Performer, failure};
-use crate::saved::{SET_ASIDE, Save, SaveTo, SavedFile, Saving};
+use crate::saved::{DumpTo, SET_ASIDE, Save, SaveTo, SavedFile, Saving};
 use crate::work::{Failure, Output, WorkClass, WorkInfo, WorkMonitor};
 
 /// Steps of a save.
@@ -20,6 +21,8 @@ use crate::work::{Failure, Output, WorkClass, WorkInfo, WorkMonitor};
 pub enum SaveStep {
     /// Write the guest's state to a file.
     Save,
+    /// Write the domain's memory to a core file.
+    Dump,
     /// Remove the file from which a VM was restored with its host, before it runs.
     Remove,
     /// Find out what came of a save whose daemon was killed; the guest goes on unless it is saved.
@@ -35,6 +38,12 @@ pub enum SaveWork {
         config: Arc<VmConfig>,
         to: Box<SaveTo>,
         model: Option<Process>,
+    },
+    Dump {
+        domain: DomainRef,
+        uuid: Uuid,
+        name: String,
+        to: Box<DumpTo>,
     },
     Settle {
         domain: DomainRef,
@@ -76,18 +85,23 @@ impl SaveStep {
         let step = StepInfo::plain;
         match self {
             Self::Save => step("save", Permit::MEMORY, IfCancelled::Interrupt),
+            Self::Dump => step("dump", Permit::MEMORY, IfCancelled::Interrupt),
             Self::Remove => step("remove the file", Permit::SHORT, IfCancelled::Finish),
             Self::Settle => step("settle the save", Permit::MEMORY, IfCancelled::Finish),
         }
     }
 
     pub(super) fn prepare(self, with: Preparation<'_>) -> SaveWork {
-        let Preparation { vm, config, save, .. } = with;
+        let Preparation { vm, config, save, dump, .. } = with;
         if self == Self::Remove {
             let path = vm.facts.saved_at.take().expect("planned for a VM that was saved");
             return SaveWork::Remove { path };
         }
         let (domain, uuid) = (vm.facts.incarnation.domain.expect("planned for a domain"), vm.uuid);
+        if self == Self::Dump {
+            let to = Box::new(dump.expect("planned for a dump").clone());
+            return SaveWork::Dump { domain, uuid, name: config.name.clone(), to };
+        }
         let model = vm.emulator();
         match (self, save.expect("planned for a save")) {
             (Self::Save, Save::New(to)) => {
@@ -108,7 +122,7 @@ impl SaveStep {
                 let Output::Saved(end) = output else { output.misplaced() };
                 vm.facts.incarnation.save_end = Some(*end);
             }
-            Self::Remove => output.expect_done(),
+            Self::Dump | Self::Remove => output.expect_done(),
         }
     }
 }
@@ -118,6 +132,7 @@ impl SaveWork {
         let info = |name, class, domain| WorkInfo { name, class, domain };
         match self {
             Self::Save { domain, .. } => info("save", WorkClass::Memory, Some(*domain)),
+            Self::Dump { domain, .. } => info("dump", WorkClass::Memory, Some(*domain)),
             Self::Settle { domain, .. } => info("settle-save", WorkClass::Memory, Some(*domain)),
             Self::Remove { .. } => info("remove-saved", WorkClass::Change, None),
             Self::SetAside { .. } => info("set-saved-aside", WorkClass::Change, None),
@@ -143,6 +158,10 @@ impl SaveWork {
                     None => by.save(of, monitor),
                 };
                 end.map(Output::Saved)
+            }
+            Self::Dump { domain, uuid, name, to } => {
+                let of = DumpOf { domain, uuid, name: &name, to: &to };
+                by.dump(of, monitor).map(|()| Output::Done)
             }
             Self::Settle { domain, uuid, name, saving, model } => {
                 by.settle_save(domain, uuid, &name, &saving, model).map(Output::Saved)

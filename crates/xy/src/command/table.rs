@@ -2,6 +2,7 @@
 
 mod changes;
 mod host;
+mod inside;
 
 use super::{Command, DryRun, JSON, MANY};
 use crate::commands::{
@@ -18,8 +19,13 @@ const STRICT: Flag =
 pub(super) const COMMANDS: &[Command] =
     &joined::<{ WITHOUT_HOST.len() + host::COMMANDS.len() }>(WITHOUT_HOST, host::COMMANDS);
 
-const WITHOUT_HOST: &[Command] =
-    &joined::<{ OF_VMS.len() + vm_create::COMMANDS.len() }>(OF_VMS, vm_create::COMMANDS);
+const WITHOUT_HOST: &[Command] = &joined::<{ WITHOUT_TOOLS.len() + vm_create::COMMANDS.len() }>(
+    WITHOUT_TOOLS,
+    vm_create::COMMANDS,
+);
+
+const WITHOUT_TOOLS: &[Command] =
+    &joined::<{ OF_VMS.len() + inside::COMMANDS.len() }>(OF_VMS, inside::COMMANDS);
 
 const fn joined<const N: usize>(first: &[Command], second: &[Command]) -> [Command; N] {
     let mut all = [first[0]; N];

@@ -65,7 +65,7 @@ pub(super) const VERBS: &[Verb] = &[
     there("migrate-receive", "edp"),
     there("suspend", ""),
     there("resume", ""),
-    absent("dump-core", "Xylem does not write core files yet"),
+    there("dump-core", ""),
     there("cd-insert", ""),
     there("cd-eject", ""),
     there("mem-max", ""),
@@ -283,6 +283,6 @@ mod tests {
     fn the_list_of_subcommands_has_only_those_of_xl() {
         let text = list();
         assert!(text.contains("\n vcpu-pin            Set which CPUs a VCPU can use\n"));
-        assert!(!text.contains(" clone ") && !text.contains(" dump-core "));
+        assert!(!text.contains(" clone ") && !text.contains(" remus "));
     }
 }

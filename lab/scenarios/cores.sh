@@ -1,0 +1,85 @@
+# Core files of domains of each kind, by us and by xl of the same paused domain: the same bytes. And what becomes of a guest
+# that crashes, of one whose daemon is killed meanwhile, and of one that runs on.
+# lab-addition: hvm
+. /lab/lib.sh
+modprobe tun
+
+boot_code='\061\300\216\330\276\025\174\254\204\300\164\006\272\370\003\356\353\365\364\353\375XYLEM-BOOT-SECTOR\r\n\000'
+
+start_xylemd
+host_state >/tmp/state.before
+
+# magic FILE: that of an ELF core file of x86-64.
+magic() { [ "$(od -An -tx1 -N 20 "$1" | tr -d ' \n')" = 7f454c460201010001000000000000000400 ] || od -An -tx1 -N 20 "$1"; }
+# section FILE: the names of its sections.
+names() { tail -c 100 "$1" | tr '\0' '\n' | grep '^\.'; }
+# entries FILE BYTES: the table of frames before the names, as words.
+head_of() { head -c 262144 "$1" >"/results/$2"; }
+
+unikernel_cfg pv "type = 'pv'" "vcpus = 1"
+unikernel_cfg pvh "type = 'pvh'" "vcpus = 1"
+hvm_cfg hvm
+for kind in pv pvh hvm; do
+    echo "== $kind"
+    check "create" xy create -q /tmp/$kind.cfg
+    sleep 2
+    check "pause" xy pause $kind
+    check "a core by us" xy dump-core $kind /tmp/ours.core
+    check "a core by xl" xl dump-core $kind /tmp/theirs.core
+    ls -l /tmp/ours.core /tmp/theirs.core
+    check "it is an ELF core file" [ "$(od -An -tx1 -N 5 /tmp/ours.core | tr -d ' ')" = 7f454c4602 ]
+    names /tmp/ours.core
+    check "with the same sections" [ "$(names /tmp/ours.core)" = "$(names /tmp/theirs.core)" ]
+    head_of /tmp/ours.core $kind.ours
+    head_of /tmp/theirs.core $kind.theirs
+    tail -c 262144 /tmp/ours.core >/results/$kind.ours.tail
+    tail -c 262144 /tmp/theirs.core >/results/$kind.theirs.tail
+    cmp -l /tmp/ours.core /tmp/theirs.core | wc -l
+    check "the same bytes as xl's" cmp /tmp/ours.core /tmp/theirs.core
+    check "only root can read it" [ "$(stat -c %a /tmp/ours.core)" = 600 ]
+    check "it stays paused" sh -c "xl list $kind | grep -q -- '--p---'"
+    check "unpause" xy unpause $kind
+    check "a core of a running one" xy dump-core $kind /tmp/ours.core
+    check "it runs on" sh -c "xl list $kind | grep -q -v -- '--p---'"
+    check "one that it runs through" xy dump-core --live $kind /tmp/ours.core
+    check "destroy" xy destroy $kind
+    rm /tmp/ours.core /tmp/theirs.core
+done
+check "nothing is left" same_state /tmp/state.before
+
+echo "== refusals"
+check "a domain that does not exist" refused_with 'no such domain' xy dump-core none /tmp/x
+check "as with xl" eval '! xl dump-core none /tmp/x'
+unikernel_cfg one "type = 'pvh'"
+check "create" xy create -q /tmp/one.cfg
+check "a folder that does not exist" refused_with '/tmp/none/x: no such file' xy dump-core one /tmp/none/x
+check "a full disk" refused_with 'no space left' sh -c 'mkdir -p /tmp/small && mount -t tmpfs -o size=1m none /tmp/small && xy dump-core one /tmp/small/core'
+check "leaves no file" [ -z "$(ls -A /tmp/small)" ]
+umount /tmp/small
+check "the guest runs on" sh -c "xl list one | grep -q -v -- '--p---'"
+check "destroy" xy destroy one
+
+echo "== guests that crash"
+linux_cfg lin "type = 'pvh'" "memory = 128" "on_crash = 'coredump-restart'" "extra = 'console=hvc0 quiet panic=1 $FAST_BOOT'"
+check "create" xy create -q /tmp/lin.cfg
+check "it is up" console_wait lin 'XYLEM-GUEST: ready' 600
+domid=$(xy domid lin)
+start=$(now)
+check "it is told to crash" xy sysrq lin c
+check "its core is written" wait_for '[ -e /var/lib/xen/dump/lin ]' 300
+echo "after $(seconds_since "$start") s"
+check "and it starts again" wait_for '[ "$(xy domid lin)" != "" ] && [ "$(xy domid lin)" != "'"$domid"'" ]' 120
+ls -l /var/lib/xen/dump
+check "the log says where it is" grep -q 'lin: its core is in /var/lib/xen/dump/lin' /results/xylemd.log
+check "it has the kernel's last words" grep -q 'sysrq triggered crash' /var/lib/xen/dump/lin
+rm /var/lib/xen/dump/lin
+
+echo "== the daemon is killed while a domain is paused for its core"
+xy dump-core lin /tmp/lin.core &
+check "it is paused" wait_for 'xl list lin | grep -q -- "--p---"' 60
+kill_xylemd
+start_xylemd
+check "the next daemon lets it go on" wait_for '! xl list lin | grep -q -- "--p---"' 60
+check "half a file is not left" [ -z "$(find /tmp -name '*lin.core*')" ]
+check "destroy" xy destroy lin
+check "nothing is left" same_state /tmp/state.before
