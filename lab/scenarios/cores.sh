@@ -1,4 +1,5 @@
-# Core files of domains of each kind, by us and by xl of the same paused domain: the same bytes. And what becomes of a guest
+# Core files of domains of each kind, by us and by xl of the same paused domain: the same bytes. What their device models say to
+# people. And what becomes of a guest
 # that crashes, of one whose daemon is killed meanwhile, and of one that runs on.
 # lab-addition: hvm
 . /lab/lib.sh
@@ -9,11 +10,8 @@ boot_code='\061\300\216\330\276\025\174\254\204\300\164\006\272\370\003\356\353\
 start_xylemd
 host_state >/tmp/state.before
 
-# magic FILE: that of an ELF core file of x86-64.
-magic() { [ "$(od -An -tx1 -N 20 "$1" | tr -d ' \n')" = 7f454c460201010001000000000000000400 ] || od -An -tx1 -N 20 "$1"; }
-# section FILE: the names of its sections.
+# names FILE: of its sections, which are its end.
 names() { tail -c 100 "$1" | tr '\0' '\n' | grep '^\.'; }
-# entries FILE BYTES: the table of frames before the names, as words.
 head_of() { head -c 262144 "$1" >"/results/$2"; }
 
 unikernel_cfg pv "type = 'pv'" "vcpus = 1"
@@ -40,8 +38,19 @@ for kind in pv pvh hvm; do
     check "it stays paused" sh -c "xl list $kind | grep -q -- '--p---'"
     check "unpause" xy unpause $kind
     check "a core of a running one" xy dump-core $kind /tmp/ours.core
-    check "it runs on" sh -c "xl list $kind | grep -q -v -- '--p---'"
+    check "it runs on" sh -c "! xl list $kind | grep -q -- '--p---'"
     check "one that it runs through" xy dump-core --live $kind /tmp/ours.core
+    if [ $kind = hvm ]; then
+        for words in "info block" "info qtree" "info version" "nonsense"; do
+            xy qemu-monitor-command hvm "$words" >/tmp/ours
+            xl qemu-monitor-command hvm "$words" | tr -d '\r' >/tmp/theirs
+            [ "$words" != "info qtree" ] || cp /tmp/ours /tmp/qtree
+            check "its device model says the same: $words" cmp /tmp/ours /tmp/theirs
+        done
+        check "which is something" grep -q ide-768 /tmp/qtree
+    else
+        check "it has no device model" refused_with 'has no device model' xy qemu-monitor-command $kind info
+    fi
     check "destroy" xy destroy $kind
     rm /tmp/ours.core /tmp/theirs.core
 done
@@ -56,7 +65,7 @@ check "a folder that does not exist" refused_with '/tmp/none/x: no such file' xy
 check "a full disk" refused_with 'no space left' sh -c 'mkdir -p /tmp/small && mount -t tmpfs -o size=1m none /tmp/small && xy dump-core one /tmp/small/core'
 check "leaves no file" [ -z "$(ls -A /tmp/small)" ]
 umount /tmp/small
-check "the guest runs on" sh -c "xl list one | grep -q -v -- '--p---'"
+check "the guest runs on" sh -c "! xl list one | grep -q -- '--p---'"
 check "destroy" xy destroy one
 
 echo "== guests that crash"

@@ -266,6 +266,8 @@ pub enum Request {
     Domname { domid: u16 },
     /// Answered by [`Reply::Console`](crate::Reply::Console), once the console has a pty.
     Console { target: Target },
+    /// A command for people to the monitor of a domain's QEMU. Answered by [`Reply::Text`](crate::Reply::Text).
+    QemuMonitorCommand { target: Target, command: String },
     /// Answered by [`Reply::Blocks`](crate::Reply::Blocks).
     BlockList { targets: Vec<Target> },
     /// Answered by [`Reply::Networks`](crate::Reply::Networks).

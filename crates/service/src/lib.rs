@@ -224,17 +224,18 @@ impl Service<'_> {
             Request::Unpause { target: it } => self.done(Asked::Unpause { target: target(it) }),
             Request::Tune(request) => self.tune(request),
             Request::Sched(request) => self.sched(request),
-            Request::Suspend { target: it } => self.done(Asked::Suspend { target: target(it) }),
-            Request::Resume { target: it } => self.done(Asked::Resume { target: target(it) }),
             Request::Migrate(migrate) => self.migrate(*migrate),
             Request::MigrateReceive { speaks, arrival } => self.receive(speaks, arrival),
             Request::Peer(request) => self.daemon.peer(request).map_err(Failed::Told),
             Request::MigrateSettle { target: it, runs } => self.settle(target(it), runs),
-            Request::Save(save) => self.save(save),
-            Request::DumpCore(dump) => self.dump_core(dump),
-            Request::Restore(restore) => self.restore(&restore),
-            Request::HostShutdown { timeout_s } => self.shut_down_with_host(timeout_s),
-            Request::Checkpoint(request) => self.checkpoint_reply(request),
+            request @ (Request::Suspend { .. }
+            | Request::Resume { .. }
+            | Request::HostShutdown { .. }
+            | Request::Save(_)
+            | Request::DumpCore(_)
+            | Request::Restore(_)
+            | Request::Checkpoint(_)
+            | Request::QemuMonitorCommand { .. }) => self.look_inside(request),
             Request::Domid { name } => self.domid(&name),
             Request::Domname { domid } => self.domname(domid),
             Request::Console { target: it } => self.console(&target(it)),
@@ -259,13 +260,11 @@ impl Service<'_> {
             Request::Info => self.info(),
             Request::Host(request) => self.host(request),
             Request::Activity => Ok(api::Reply::Activity(self.daemon.activity())),
-            Request::Define(define) => self.define(&define),
-            Request::Undefine { target: it } => self.done(Asked::Undefine { target: target(it) }),
-            Request::Vms => self.vms(),
-            Request::Start { target: it, paused, progress } => {
-                self.start(&target(it), paused, progress.into())
-            }
-            Request::StartAll => self.start_all(),
+            request @ (Request::Define(_)
+            | Request::Undefine { .. }
+            | Request::Vms
+            | Request::Start { .. }
+            | Request::StartAll) => self.defined(request),
             Request::Events { since, wait } => self.events(since, wait),
             Request::WaitFor { target: it, state, timeout_s } => {
                 self.wait_for(&target(it), &state, timeout_s)
@@ -274,6 +273,37 @@ impl Service<'_> {
             Request::Trace { target } => self.trace(target),
             Request::Storage(request) => self.storage_reply(request),
             Request::Counters => Ok(self.counters()),
+        }
+    }
+
+    /// Requests about defined VMs.
+    fn defined(&self, request: Request) -> Result<api::Reply, Failed> {
+        match request {
+            Request::Define(define) => self.define(&define),
+            Request::Undefine { target: it } => self.done(Asked::Undefine { target: target(it) }),
+            Request::Vms => self.vms(),
+            Request::Start { target: it, paused, progress } => {
+                self.start(&target(it), paused, progress.into())
+            }
+            Request::StartAll => self.start_all(),
+            other => unreachable!("{other:?} is answered elsewhere"),
+        }
+    }
+
+    /// Requests about the state of guests.
+    fn look_inside(&self, request: Request) -> Result<api::Reply, Failed> {
+        match request {
+            Request::Suspend { target: it } => self.done(Asked::Suspend { target: target(it) }),
+            Request::Resume { target: it } => self.done(Asked::Resume { target: target(it) }),
+            Request::HostShutdown { timeout_s } => self.shut_down_with_host(timeout_s),
+            Request::Save(save) => self.save(save),
+            Request::DumpCore(dump) => self.dump_core(dump),
+            Request::Restore(restore) => self.restore(&restore),
+            Request::Checkpoint(request) => self.checkpoint_reply(request),
+            Request::QemuMonitorCommand { target: it, command } => {
+                self.text(Asked::SpeakToModel { target: target(it), command })
+            }
+            other => unreachable!("{other:?} is answered elsewhere"),
         }
     }
 

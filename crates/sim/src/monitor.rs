@@ -145,13 +145,19 @@ impl SimMonitor {
         }
     }
 
-    /// Commands about what the guest has.
+    /// Commands about what the guest has, and from people.
     fn change_hardware(&mut self, name: &str, line: &str) {
         let after = |key: &str| line.split_once(key).map(|(_, rest)| rest);
         let os = self.os.clone();
         let mut os = os.get_mut();
         let Some(model) = os.models.living(self.process) else { return };
         match name {
+            "human-monitor-command" => {
+                let command = after("\"command-line\":\"").and_then(|rest| rest.split('"').next());
+                let command = command.unwrap_or_default();
+                let text = format!("{{\"return\": \"you said: {command}\\r\\n\"}}");
+                self.say(&text);
+            }
             "query-chardev" => self.say(&format!("{{\"return\": [{}]}}", model.terminals())),
             "eject" | "blockdev-change-medium" => {
                 let drive = after("\"id\":\"").and_then(|rest| rest.split('"').next());

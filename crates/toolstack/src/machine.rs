@@ -362,6 +362,8 @@ enum Query {
     },
     HostInfo,
     Host,
+    /// Answered with what somebody else says.
+    Text,
     SavedFile,
     /// The list of them, or a change of it.
     Checkpoints,

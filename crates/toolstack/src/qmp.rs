@@ -12,6 +12,8 @@ use crate::plan::Unplug;
 
 /// Longest line of a device model. Its greeting and answers are a few hundred bytes.
 const LINE_BYTES_MAX: usize = 64 << 10;
+/// Longest text for people: `info qtree` and `info mtree` have some tens of KiB.
+const TEXT_BYTES_MAX: usize = 4 << 20;
 /// Longest state of a device model: its disks' contents and its guest's memory are not in it. A real one is 50 to 300 KiB.
 pub const STATE_BYTES_MAX: usize = 16 << 20;
 /// Name under which a file is handed over for one command.
@@ -101,6 +103,26 @@ pub(crate) enum Command {
         drive: u32,
         set: u64,
     },
+}
+
+/// A command of QEMU's monitor for people.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) struct Spoken(pub(crate) String);
+
+impl Spoken {
+    pub(crate) const COMMAND: &'static str = "human-monitor-command";
+
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let arguments = json!({ "command-line": self.0 });
+        let command = json!({ "execute": Self::COMMAND, "arguments": arguments });
+        format!("{command}\n").into_bytes()
+    }
+
+    /// The text of an answer, in lines. Its guest has influence on it, so nothing in it can command a terminal.
+    pub(crate) fn text(answer: &Value) -> Option<String> {
+        let shown = |it: char| if it.is_control() && !"\n\t".contains(it) { '?' } else { it };
+        Some(answer.as_str()?.replace("\r\n", "\n").chars().map(shown).collect())
+    }
 }
 
 /// How QEMU says that the guest has locked a drive, which the guest has been told about.
@@ -234,19 +256,31 @@ pub(crate) enum Said {
 /// What a device model says that is not QMP.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum QmpError {
-    #[error("its monitor said a line of more than {LINE_BYTES_MAX} bytes")]
+    #[error("its monitor said a line that is too long")]
     TooLong,
     #[error("its monitor said something that is not QMP")]
     NotQmp,
 }
 
 /// Takes lines from bytes as they come.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Lines {
     bytes: Vec<u8>,
+    bytes_max: usize,
+}
+
+impl Default for Lines {
+    fn default() -> Self {
+        Self { bytes: Vec::new(), bytes_max: LINE_BYTES_MAX }
+    }
 }
 
 impl Lines {
+    /// From now on an answer may be long: a text for people.
+    pub(crate) fn allow_text(&mut self) {
+        self.bytes_max = TEXT_BYTES_MAX;
+    }
+
     pub fn feed(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
     }
@@ -258,13 +292,13 @@ impl Lines {
     pub(crate) fn next(&mut self) -> Result<Option<Said>, QmpError> {
         loop {
             let Some(end) = self.bytes.iter().position(|byte| *byte == b'\n') else {
-                return match self.bytes.len() > LINE_BYTES_MAX {
+                return match self.bytes.len() > self.bytes_max {
                     true => Err(QmpError::TooLong),
                     false => Ok(None),
                 };
             };
             let line: Vec<u8> = self.bytes.drain(..=end).collect();
-            if line.len() > LINE_BYTES_MAX {
+            if line.len() > self.bytes_max {
                 return Err(QmpError::TooLong);
             }
             let said: Value = serde_json::from_slice(&line).map_err(|_| QmpError::NotQmp)?;
@@ -398,6 +432,26 @@ mod tests {
             let done = Said::Done(json!({ "fdset-id": 1 }));
             assert_eq!(said, [Said::Greeting, done, Said::Refused("no\\n".to_owned())]);
         }
+    }
+
+    #[test]
+    fn what_people_are_told_is_long_and_cannot_command_their_terminal() {
+        let said = format!("{{\"return\": \"{}\\r\\n\\u001b[2J\\tend\"}}\r\n", "x".repeat(100_000));
+        let mut lines = Lines::default();
+        lines.feed(said.as_bytes());
+        assert_eq!(lines.next(), Err(QmpError::TooLong));
+        let mut lines = Lines::default();
+        lines.allow_text();
+        lines.feed(said.as_bytes());
+        let Ok(Some(Said::Done(answer))) = lines.next() else { panic!("no answer") };
+        let text = Spoken::text(&answer).unwrap();
+        assert_eq!(text[100_000..], *"\n?[2J\tend");
+        assert_eq!(Spoken::text(&json!({})), None);
+        let spoken = String::from_utf8(Spoken("info \"block\"\n".to_owned()).encode()).unwrap();
+        assert_eq!(
+            spoken.trim_end(),
+            r#"{"arguments":{"command-line":"info \"block\"\n"},"execute":"human-monitor-command"}"#
+        );
     }
 
     #[test]

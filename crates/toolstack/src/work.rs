@@ -433,6 +433,7 @@ pub enum Output {
     Devices(Vec<DeviceReading>),
     HostInfo(Box<HostInfo>),
     Host(Box<HostTold>),
+    Text(String),
     Vcpus(Box<VcpuReadings>),
     StartTimes(BTreeMap<DomId, u64>),
     Sched(Vec<PoolReading>),
@@ -474,6 +475,7 @@ impl Output {
             | Self::Checked(_)
             | Self::HostInfo(_)
             | Self::Host(_)
+            | Self::Text(_)
             | Self::SentAcpi
             | Self::Vcpus(_)
             | Self::StartTimes(_)

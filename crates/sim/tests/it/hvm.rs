@@ -6,7 +6,7 @@ use toolstack::plan::{CreateStep, Unplug, Wait};
 use toolstack::{MediumChange, Reply, Request, xlcfg};
 use xenstore::client::Nodes as _;
 
-use crate::support::Lab;
+use crate::support::{Lab, unikernel};
 
 const VM: &str = "name = 'hvm'\ntype = 'hvm'\nmemory = 64\n\
                   disk = ['/disk.raw,raw,hda,w']\nvif = ['type=vif']\n";
@@ -16,6 +16,33 @@ fn lab() -> Lab {
     sim::add_hvm_files(lab.host.os(), "sim.kind=linux");
     lab.before = lab.host.snapshot().unwrap();
     lab
+}
+
+#[test]
+fn a_device_model_is_spoken_to_by_people() {
+    let mut lab = lab();
+    lab.create(VM).unwrap();
+    let ask = |lab: &mut Lab, target: &str| {
+        let command = "info block".to_owned();
+        match lab.ask(Request::SpeakToModel { target: target.to_owned(), command }) {
+            Reply::Text(text) => Ok(text),
+            Reply::Failed(message) => Err(message),
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(ask(&mut lab, "hvm"), Ok("you said: info block\n".to_owned()));
+    lab.host.os().set_monitor_fate(MonitorFate::Refuses("human-monitor-command"));
+    let refused = "the device model of domain 1: human-monitor-command: no";
+    assert_eq!(ask(&mut lab, "hvm"), Err(refused.to_owned()));
+    lab.host.os().set_monitor_fate(MonitorFate::Silent);
+    let silent = "the device model of domain 1: it did not answer within 10 s";
+    assert_eq!(ask(&mut lab, "hvm"), Err(silent.to_owned()));
+    lab.host.os().set_monitor_fate(MonitorFate::Answers);
+    lab.create(&unikernel("pv", "pv", "idle")).unwrap();
+    assert_eq!(ask(&mut lab, "pv"), Err("pv: has no device model".to_owned()));
+    lab.destroy("pv");
+    lab.destroy("hvm");
+    lab.assert_nothing_left();
 }
 
 /// The reasons of what has happened after a revision, and the revision now.

@@ -73,12 +73,13 @@ pub(super) struct Journal {
     since: BTreeMap<Uuid, Instant>,
 }
 
+fn deed<'a>(verb: &str, vm: &'a str) -> Option<(String, &'a str)> {
+    Some((verb.to_owned(), vm))
+}
+
 impl Request {
     /// The action and VM of a request that changes something.
     fn deed(&self) -> Option<(String, &str)> {
-        fn deed<'a>(verb: &str, vm: &'a str) -> Option<(String, &'a str)> {
-            Some((verb.to_owned(), vm))
-        }
         match self {
             Self::Create { config, .. } => deed("create", &config.name),
             Self::Define { config, .. } => deed("define", &config.name),
@@ -99,14 +100,15 @@ impl Request {
             Self::Unpause { target } => deed("unpause", target),
             Self::Tune { target, tuning } => Some((tuning.deed(), target)),
             Self::Suspend { target } => deed("suspend", target),
-            Self::Save { target, .. } => deed("save", target),
-            Self::Dump { target, .. } => deed("dump", target),
-            Self::CancelSave { target, .. } => deed("cancel the save", target),
-            Self::Restore { config, .. } => deed("restore", &config.name),
-            Self::Checkpoint { target, name, .. } => deed(&format!("checkpoint {name}"), target),
-            Self::Revert { config, .. } => deed("revert", &config.name),
-            Self::Clone { file, .. } => deed("clone", &file.name),
-            Self::DestroyCheckpoint { name, .. } => deed("destroy checkpoint", name),
+            Self::Save { .. }
+            | Self::Dump { .. }
+            | Self::SpeakToModel { .. }
+            | Self::CancelSave { .. }
+            | Self::Restore { .. }
+            | Self::Checkpoint { .. }
+            | Self::Revert { .. }
+            | Self::Clone { .. }
+            | Self::DestroyCheckpoint { .. } => self.deed_to_memory(),
             Self::Resume { target } => deed("resume", target),
             Self::Migrate(to) => deed("migrate", &to.target),
             Self::Settle { target, .. } => deed("settle", target),
@@ -147,6 +149,24 @@ impl Request {
             | Self::Vms
             | Self::Operations
             | Self::Trace { .. } => None,
+        }
+    }
+
+    /// The same of one that is about what a guest has in its memory.
+    fn deed_to_memory(&self) -> Option<(String, &str)> {
+        match self {
+            Self::Save { target, .. } => deed("save", target),
+            Self::Dump { target, .. } => deed("dump", target),
+            Self::SpeakToModel { target, command } => {
+                deed(&format!("qemu-monitor-command {command:?}"), target)
+            }
+            Self::CancelSave { target, .. } => deed("cancel the save", target),
+            Self::Restore { config, .. } => deed("restore", &config.name),
+            Self::Checkpoint { target, name, .. } => deed(&format!("checkpoint {name}"), target),
+            Self::Revert { config, .. } => deed("revert", &config.name),
+            Self::Clone { file, .. } => deed("clone", &file.name),
+            Self::DestroyCheckpoint { name, .. } => deed("destroy checkpoint", name),
+            other => unreachable!("{other:?} is told elsewhere"),
         }
     }
 }

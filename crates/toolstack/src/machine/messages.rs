@@ -150,6 +150,11 @@ pub enum Request {
     Console {
         target: String,
     },
+    /// Gives a device model's monitor a command for people. Answered by [`Reply::Text`].
+    SpeakToModel {
+        target: String,
+        command: String,
+    },
     Devices {
         target: String,
     },

@@ -40,6 +40,7 @@ impl Toolstack {
             | Request::Vms
             | Request::HostInfo
             | Request::Console { .. }
+            | Request::SpeakToModel { .. }
             | Request::Devices { .. }
             | Request::Vcpus { .. }
             | Request::StartTimes { .. }
@@ -128,6 +129,9 @@ impl Toolstack {
             Request::Vms => self.list_vms(client, out),
             Request::HostInfo => self.query(client, Query::HostInfo, QueryWork::HostInfo, out),
             Request::Console { target } => self.read_console(client, &target, out),
+            Request::SpeakToModel { target, command } => {
+                self.speak_to_model(client, &target, command, out);
+            }
             Request::Devices { target } => self.read_devices(client, &target, out),
             Request::Vcpus { of } => self.read_vcpus(client, of, out),
             Request::StartTimes { of } => self.read_start_times(client, of, out),
@@ -293,6 +297,25 @@ impl Toolstack {
         self.with_domain(client, target, out, |this, uuid, domain, out| {
             let query = Query::Console { domid: domain.domid };
             this.query(client, query, QueryWork::ReadConsole { domain, uuid }, out);
+        });
+    }
+
+    fn speak_to_model(
+        &mut self,
+        client: ClientId,
+        target: &str,
+        command: String,
+        out: &mut Vec<Action>,
+    ) {
+        self.with_domain(client, target, out, |this, uuid, domain, out| {
+            let vm = &this.vms[&uuid];
+            match vm.facts.incarnation.model {
+                Some(model) => {
+                    let work = QueryWork::SpeakToModel { domain, model, command };
+                    this.query(client, Query::Text, work, out);
+                }
+                None => fail(client, format!("{}: has no device model", vm.config.name), out),
+            }
         });
     }
 
@@ -544,6 +567,7 @@ impl Toolstack {
             (Query::Checkpoints, Ok(output)) => Self::checkpoints_answer(output),
             (Query::HostInfo, Ok(Output::HostInfo(info))) => Reply::HostInfo(info),
             (Query::Host, Ok(Output::Host(told))) => Reply::Host(told),
+            (Query::Text, Ok(Output::Text(text))) => Reply::Text(text),
             (Query::Vcpus, Ok(Output::Vcpus(readings))) => Reply::Vcpus(readings),
             (Query::Sched, Ok(Output::Sched(pools))) => Reply::Sched(pools),
             (Query::StartTimes, Ok(Output::StartTimes(times))) => Reply::StartTimes(times),

@@ -12,7 +12,7 @@ use crate::host::Host;
 use crate::layout::Nodes;
 use crate::plan::Unplug;
 use crate::qmp::{
-    self, Command, GoesOn, LOCKED, Lines, LogWrites, MissingCpu, ModelSocket, Passed, Said,
+    self, Command, GoesOn, LOCKED, Lines, LogWrites, MissingCpu, ModelSocket, Passed, Said, Spoken,
 };
 use crate::work::Failure;
 
@@ -252,6 +252,24 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
             inserted.map(drop)
         })();
         inserted.map_err(|error| model_failure(domid, error))
+    }
+
+    /// Gives it a command of its monitor for people, and returns what it prints.
+    pub(super) fn speak_to_model(
+        &mut self,
+        domid: DomId,
+        model: Process,
+        command: String,
+    ) -> Result<String, Failure> {
+        let mut monitor = self.told_monitor(domid, Some(model))?;
+        monitor.lines.allow_text();
+        let bytes = Spoken(command).encode();
+        let told = self.say(&mut monitor, Spoken::COMMAND, &bytes, Passed::Nothing);
+        let told = told.and_then(|answer| {
+            Spoken::text(&answer)
+                .ok_or_else(|| HostError::Refused("it answered no text".to_owned()))
+        });
+        told.map_err(|error| model_failure(domid, error))
     }
 
     fn told_monitor(&mut self, domid: DomId, model: Option<Process>) -> Result<Monitor, Failure> {

@@ -8,6 +8,7 @@ use xenstore::client::Transport;
 
 use super::{Performer, failure, refused, store};
 use crate::config::VmConfig;
+use crate::device_model::Process;
 use crate::domains::DomainSet;
 use crate::host::Host;
 use crate::layout::DeviceRef;
@@ -39,6 +40,12 @@ pub enum QueryWork {
         domain: DomainRef,
         uuid: Uuid,
         devices: Vec<DeviceRef>,
+    },
+    /// A command for people to a device model's monitor.
+    SpeakToModel {
+        domain: DomainRef,
+        model: Process,
+        command: String,
     },
     HostInfo,
     /// What concerns Xen and the machine as a whole.
@@ -80,6 +87,12 @@ impl QueryWork {
             Self::Find { .. } => info("look-at", None),
             Self::ReadConsole { domain, .. } => info("read-console", Some(*domain)),
             Self::ReadDevices { domain, .. } => info("read-devices", Some(*domain)),
+            // It may take its time.
+            Self::SpeakToModel { domain, .. } => WorkInfo {
+                name: "qemu-monitor-command",
+                class: WorkClass::Change,
+                domain: Some(*domain),
+            },
             Self::HostInfo => info("host-info", None),
             Self::Host(_) => info("host", None),
             // It may have to parse a kernel.
@@ -106,6 +119,10 @@ impl QueryWork {
             Self::ReadDevices { domain, uuid, devices } => {
                 store::device_readings(&mut by.store, domain.domid, uuid, &devices)
                     .map(Output::Devices)
+            }
+            Self::SpeakToModel { domain, model, command } => {
+                by.check_identity(domain, IdentityCheck::Needed)?;
+                by.speak_to_model(domain.domid, model, command).map(Output::Text)
             }
             Self::HostInfo => by.host_info().map(|info| Output::HostInfo(Box::new(info))),
             Self::Host(ask) => by.host_work(*ask),

@@ -510,7 +510,7 @@ fn wrong_usage_is_status_2() {
         (&["frobnicate"][..], "\"frobnicate\" is no command; see 'xy help'"),
         (
             &["d", "web"],
-            "\"d\" is ambiguous: disown, destroy, domid, domname, dmesg, debug-keys, doctor, dominfo, define",
+            "\"d\" is ambiguous: disown, destroy, domid, domname, dump-core, dmesg, debug-keys, doctor, dominfo, define",
         ),
         (&["-x", "list"], "-x: unknown global option; see 'xy help'"),
         (&["-N", "pause", "web"], "pause: cannot be run dry (-N)"),
@@ -619,6 +619,8 @@ fn help_is_there_without_a_daemon() {
          explain             Print the operation under way for a domain and what its steps wait for
          plan                Print the plan of steps that a command would take
          limits              Print or change how many steps run at the same time
+         dump-core           Core dump a domain
+         qemu-monitor-command Issue a qemu monitor command to the device model of a domain
          vm-create           Create a VM from an image, and start it
          export              Write a VM with its disks to one file; see 'xy help import'
          import              Make a VM of a file that 'xy export' has written; it is defined, and down

@@ -1,15 +1,30 @@
 //! Commands that look into a running domain.
 
 use super::super::{Command, DryRun};
-use crate::commands::dump;
+use crate::commands::inside;
 use crate::options::Flag;
 
-pub(super) const COMMANDS: &[Command] = &[Command {
-    name: "dump-core",
-    usage: "[options] <Domain> <filename>",
-    about: "Core dump a domain",
-    flags: &[Flag::new('\0', "live", "Do not pause the domain: the file is of no single moment.")],
-    operands: (2, 2),
-    dry_run: DryRun::Impossible,
-    run: dump::dump_core,
-}];
+pub(super) const COMMANDS: &[Command] = &[
+    Command {
+        name: "dump-core",
+        usage: "[options] <Domain> <filename>",
+        about: "Core dump a domain",
+        flags: &[Flag::new(
+            '\0',
+            "live",
+            "Do not pause the domain: the file is of no single moment.",
+        )],
+        operands: (2, 2),
+        dry_run: DryRun::Impossible,
+        run: inside::dump_core,
+    },
+    Command {
+        name: "qemu-monitor-command",
+        usage: "<Domain> <Command>",
+        about: "Issue a qemu monitor command to the device model of a domain",
+        flags: &[],
+        operands: (2, 2),
+        dry_run: DryRun::Impossible,
+        run: inside::qemu_monitor_command,
+    },
+];
