@@ -3,6 +3,7 @@
 mod guest;
 mod hvm;
 mod machine;
+mod pci;
 mod served;
 mod spice;
 
@@ -19,6 +20,7 @@ pub use hvm::{
     place_problem,
 };
 pub use machine::{Altp2m, MachineOptions, Passthrough, TimerMode};
+pub use pci::{PciDevice, PciName, PciPlace, Rdm, RdmPolicy};
 pub use served::{
     ChannelConfig, Connection, FolderConfig, KeyboardConfig, ScreenConfig, SecurityModel,
     ServedDevices, numbered,

@@ -336,6 +336,9 @@ const GUEST_WRITES: [&str; 11] = [
     "error",
 ];
 
+/// And those of a guest that serves others' devices, by libxl of its own.
+const DRIVER_DOMAIN_WRITES: [&str; 2] = ["libxl", "device-model"];
+
 /// All nodes of a built domain, its devices and the end of its record.
 #[must_use]
 pub fn domain_nodes(
@@ -369,7 +372,8 @@ pub fn early_nodes(config: &VmConfig, uuid: Uuid, domid: DomId) -> Nodes {
     }
     nodes.put(format!("{path}/control/platform-feature-multiprocessor-suspend"), "1");
     nodes.put(format!("{path}/control/platform-feature-xs_reset_watches"), "1");
-    for writable in GUEST_WRITES {
+    let of_drivers = DRIVER_DOMAIN_WRITES.iter().filter(|_| config.options.is_driver_domain);
+    for writable in GUEST_WRITES.iter().chain(of_drivers) {
         nodes.put_with(format!("{path}/{writable}"), "", &guest_owns);
     }
 

@@ -14,6 +14,7 @@ mod hardware;
 mod hvm;
 mod keys;
 mod machine;
+mod pci;
 mod pool;
 mod served;
 mod spice;

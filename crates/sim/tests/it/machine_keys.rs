@@ -103,6 +103,7 @@ fn what_the_host_has_not_is_refused_before_anything_is_made() {
             "vmtrace_buf_kb = 64",
             "vmtrace_buf_kb: this host's CPUs cannot trace vCPUs, or Xen does not",
         ),
+        ("pci = ['1:0.0']", "pci[0]: 0000:01:00.0: this host has no IOMMU, or Xen does not use it"),
         ("passthrough = 'share_pt'", "passthrough: this host has no IOMMU, or Xen does not use it"),
     ] {
         let mut lab = lab(MachineConfig::default());
@@ -163,4 +164,34 @@ fn a_guest_without_a_generation_is_told_none() {
     let domid = lab.create(HVM).unwrap();
     assert_eq!(told(&lab, domid), None);
     ends_with_nothing_left(lab);
+}
+
+#[test]
+fn a_device_of_the_host_is_refused_by_name_where_there_is_an_iommu_too() {
+    let mut lab = lab(able());
+    let error = lab.create(&format!("{HVM}pci = ['1:0.0']\n")).unwrap_err();
+    assert!(
+        error.contains("pci[0]: 0000:01:00.0: devices of the host are not assigned yet"),
+        "{error}"
+    );
+    lab.settle();
+    lab.assert_nothing_left();
+    // This one has reserved no memory, so there is nothing to leave alone.
+    lab.create(&format!("{HVM}rdm = 'strategy=host'\n")).unwrap();
+    ends_with_nothing_left(lab);
+}
+
+#[test]
+fn a_driver_domain_may_use_libxl_itself() {
+    for (line, may) in [("", false), ("driver_domain = 1\n", true)] {
+        let mut lab = lab(MachineConfig::default());
+        let domid = lab.create(&format!("{}{line}", linux("one", "pv", "boot"))).unwrap();
+        for name in ["libxl", "device-model"] {
+            let path = format!("/local/domain/{domid}/{name}");
+            let permissions = lab.host.connect().get_perms(&path);
+            let owner = permissions.ok().and_then(|them| them.first().map(|it| it.domid));
+            assert_eq!(owner == Some(domid), may, "{path}");
+        }
+        ends_with_nothing_left(lab);
+    }
 }

@@ -2,7 +2,7 @@
 
 use xen_build::{CpuidOverride, MsrOverride};
 
-use super::MachineOptions;
+use super::{MachineOptions, PciDevice, Rdm};
 use crate::tuning::CpuList;
 
 /// The host's own hardware that a guest may use.
@@ -64,6 +64,11 @@ pub struct GuestOptions {
     pub msr_relaxed: bool,
     pub hardware: Option<Box<HardwareAccess>>,
     pub machine: MachineOptions,
+    /// Devices of the host's that it is to have for itself.
+    pub pci: Vec<PciDevice>,
+    pub rdm: Option<Rdm>,
+    /// Whether it may serve other guests' devices.
+    pub is_driver_domain: bool,
     /// What finds its kernel, unless it is HVM.
     pub bootloader: Option<Box<Bootloader>>,
 }

@@ -335,6 +335,10 @@ fn guest_options(
         },
         hardware: hardware(build)?,
         machine: MachineOptions::default(),
+        // Devices are refused, and without them it says nothing.
+        pci: Vec::new(),
+        rdm: None,
+        is_driver_domain: create.flag("driver_domain")? == Some(true),
     })
 }
 

@@ -33,6 +33,9 @@ pub fn to_json(config: &VmConfig) -> Result<String, ExportError> {
     let info = build_info(config, &mut whole["c_info"]);
     whole["b_info"] = info;
     served::put(config, &mut whole);
+    if config.options.is_driver_domain {
+        whole["c_info"]["driver_domain"] = json!("True");
+    }
     if config.options.shadow_paging {
         whole["c_info"]["hap"] = json!("False");
     }

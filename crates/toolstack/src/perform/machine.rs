@@ -12,6 +12,7 @@ use crate::work::{Failure, Images};
 
 /// `XEN_HVM_MCA_CAP_LMCE`.
 const LMCE: u64 = 1;
+const NO_IOMMU: &str = "this host has no IOMMU, or Xen does not use it";
 /// How many views of an HVM guest's memory libxl asks for.
 const ALTP2M_COUNT: u16 = 10;
 
@@ -29,11 +30,17 @@ pub(super) fn check(config: &VmConfig, physical: &PhysInfo) -> Result<(), Failur
     if options.trace_kib != 0 && !physical.has_vmtrace() {
         return problem("vmtrace_buf_kb", "this host's CPUs cannot trace vCPUs, or Xen does not");
     }
+    if let Some(device) = config.options.pci.first() {
+        let place = config.origin.at("pci[0]");
+        let problem = match physical.has_iommu() {
+            false => NO_IOMMU,
+            true => "devices of the host are not assigned yet",
+        };
+        return Err(Failure(format!("{place}: {}: {problem}", device.name)));
+    }
     match options.passthrough {
         Passthrough::Default | Passthrough::Disabled => Ok(()),
-        _ if !physical.has_iommu() => {
-            problem("passthrough", "this host has no IOMMU, or Xen does not use it")
-        }
+        _ if !physical.has_iommu() => problem("passthrough", NO_IOMMU),
         Passthrough::Shared if !physical.shares_iommu_tables() => {
             problem("passthrough", "this host's IOMMU cannot share_pt; sync_pt is the other way")
         }
@@ -154,6 +161,22 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         let physical = self.xen.phys_info();
         let physical = physical
             .map_err(|errno| Failure(format!("the host's abilities: Xen returned {errno}")))?;
-        check(config, &physical)
+        check(config, &physical)?;
+        self.check_reserved(config)
+    }
+
+    /// Guests' memory is not laid out around what the host's devices have reserved.
+    fn check_reserved(&mut self, config: &VmConfig) -> Result<(), Failure> {
+        if config.options.rdm.is_none_or(|rdm| !rdm.of_host) {
+            return Ok(());
+        }
+        let place = config.origin.at("rdm");
+        match self.xen.reserved_device_memory() {
+            Ok(reserved) if reserved.is_empty() => Ok(()),
+            Ok(_) => Err(Failure(format!(
+                "{place}: devices of this host have reserved memory, and a guest's is not laid out around it yet"
+            ))),
+            Err(errno) => Err(Failure(format!("{place}: Xen returned {errno}"))),
+        }
     }
 }

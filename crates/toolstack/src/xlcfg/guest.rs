@@ -46,9 +46,12 @@ impl Reader<'_> {
             paging_pool_mib: number("shadow_memory", 0..=i64::from(POOL_MIB_MAX))?
                 .filter(|mib| *mib > 0),
             msr_relaxed: self.flag("msr_relaxed", false)?,
+            is_driver_domain: self.flag("driver_domain", false)?,
             // Have several faults; read beside them.
             hardware: None,
             machine: MachineOptions::default(),
+            pci: Vec::new(),
+            rdm: None,
             // Needs the disks; read beside them.
             bootloader: None,
         };

@@ -12,17 +12,22 @@ use crate::config::{
     place_problem,
 };
 
-const LATER: &str = "not supported yet for HVM domains";
-
 /// A key, values that are harmless, and what is wrong with others.
 pub(super) type Row = (&'static str, &'static [&'static str], &'static str);
 
 /// Without these the VM would not be what was asked for.
 pub(super) const REFUSED: &[Row] = &[
-    ("device_model_stubdomain_override", &["0"], LATER),
-    ("device_model_stubdomain_seclabel", &[], LATER),
+    (
+        "device_model_stubdomain_override",
+        &["0"],
+        "not supported: Debian has no stub domains; QEMU is confined instead",
+    ),
     ("device_model_version", &["qemu-xen"], "only qemu-xen is supported"),
-    ("gfx_passthru", &["0"], LATER),
+    (
+        "gfx_passthru",
+        &["0"],
+        "needs a graphics card of the host, and such devices are not assigned yet",
+    ),
     (
         "sdl",
         &["0"],
@@ -32,6 +37,7 @@ pub(super) const REFUSED: &[Row] = &[
 
 /// Without these the VM works, and a warning says what it lacks.
 pub(super) const TOLERATED: &[Row] = &[
+    ("device_model_stubdomain_seclabel", &[], "ignored: there are no stub domains"),
     ("device_model", &[], "ignored, as xl ignores it; use device_model_override"),
     ("nx", &["1"], "ignored: libxl ignores it too; see cpuid"),
     ("vkb_device", &["0"], "ignored: the keyboard is an emulated one; vkb adds others"),
@@ -403,6 +409,8 @@ pub(super) mod tests {
         "ms_vm_genid",
         "nographic",
         "pae",
+        "rdm",
+        "rdm_mem_boundary",
         "serial",
         "smbios",
         "smbios_firmware",
@@ -441,14 +449,9 @@ pub(super) mod tests {
         "device_model_args_pv",
         "display",
         "opengl",
-        "pci_msitranslate",
-        "pci_permissive",
-        "pci_power_mgmt",
-        "pci_seize",
         "pvshim_cmdline",
         "pvshim_extra",
         "pvshim_path",
-        "rdm_mem_boundary",
         "stubdomain_cmdline",
         "stubdomain_kernel",
         "stubdomain_memory",

@@ -22,10 +22,6 @@ pub(super) enum Treatment {
 
 use Treatment::{Ignored, Read, Refused, RefusedForPvh, RefusedUnlessHvm, Tolerated};
 
-const fn later(harmless: &'static [&'static str]) -> Treatment {
-    Refused { harmless, reason: "not supported yet" }
-}
-
 const fn never(harmless: &'static [&'static str], reason: &'static str) -> Treatment {
     Refused { harmless, reason }
 }
@@ -41,6 +37,9 @@ const ARM: &str = "only for Arm hosts";
 const NO_XSM: &str =
     "ignored: Debian's Xen has no security policy (XSM), without which xl ignores it too";
 const NO_BACKEND: &str = "not supported: neither Linux nor QEMU has a backend for it";
+const NO_USB: &str = "not supported: Linux has no backend for it, and QEMU, which has, is confined from the \
+                      host's devices";
+const NO_STORE: &str = "not supported: the store has the same limits for every guest";
 const SEDF: &str = "ignored: a parameter of the sedf scheduler, which Xen no longer has";
 
 /// Sorted for binary search.
@@ -83,8 +82,8 @@ const KEYS: &[(&str, Treatment)] = &[
     ("disk", Read),
     ("display", Ignored),
     ("dm_restrict", Ignored),
-    ("driver_domain", never(OFF, "not supported yet: all backends are in domain 0")),
-    ("dtdev", later(NONE)),
+    ("driver_domain", Read),
+    ("dtdev", never(NONE, ARM)),
     ("e820_host", warn(OFF, "ignored: only PCI passthrough needs it")),
     ("extra", Read),
     ("extratime", warn(OFF, SEDF)),
@@ -109,7 +108,7 @@ const KEYS: &[(&str, Treatment)] = &[
     ("kernel", Read),
     ("keymap", Read),
     ("latency", warn(OFF, SEDF)),
-    ("llc_colors", later(NONE)),
+    ("llc_colors", never(NONE, ARM)),
     ("localtime", Read),
     ("max_event_channels", Read),
     ("max_grant_frames", Read),
@@ -139,20 +138,20 @@ const KEYS: &[(&str, Treatment)] = &[
     ("p9", Read),
     ("pae", Ignored),
     ("passthrough", Read),
-    ("pci", later(NONE)),
-    ("pci_msitranslate", Ignored),
-    ("pci_permissive", Ignored),
-    ("pci_power_mgmt", Ignored),
-    ("pci_seize", Ignored),
+    ("pci", Read),
+    ("pci_msitranslate", Read),
+    ("pci_permissive", Read),
+    ("pci_power_mgmt", Read),
+    ("pci_seize", Read),
     ("period", warn(OFF, SEDF)),
     ("pool", Read),
-    ("pvcalls", later(NONE)),
-    ("pvshim", later(OFF)),
+    ("pvcalls", never(NONE, "not supported: Debian's Linux has no backend for it")),
+    ("pvshim", never(OFF, "not supported yet")),
     ("pvshim_cmdline", Ignored),
     ("pvshim_extra", Ignored),
     ("pvshim_path", Ignored),
     ("ramdisk", Read),
-    ("rdm", later(NONE)),
+    ("rdm", Ignored),
     ("rdm_mem_boundary", Ignored),
     ("root", Read),
     ("rtc_timeoffset", Read),
@@ -188,8 +187,8 @@ const KEYS: &[(&str, Treatment)] = &[
     ("tsc_mode", Read),
     ("type", Read),
     ("usb", Ignored),
-    ("usbctrl", later(NONE)),
-    ("usbdev", later(NONE)),
+    ("usbctrl", never(NONE, NO_USB)),
+    ("usbdev", never(NONE, NO_USB)),
     ("usbdevice", Ignored),
     ("usbversion", Ignored),
     ("uuid", Read),
@@ -212,7 +211,7 @@ const KEYS: &[(&str, Treatment)] = &[
     ("vncpasswd", Read),
     ("vncunused", Read),
     ("vncviewer", Ignored),
-    ("vnuma", later(NONE)),
+    ("vnuma", never(NONE, "not supported yet; xl has it for HVM domains only")),
     ("vpmu", Read),
     ("vpt_align", Ignored),
     ("vsnd", never(NONE, NO_BACKEND)),
@@ -225,8 +224,8 @@ const KEYS: &[(&str, Treatment)] = &[
         "xend_suspend_evtchn_compat",
         warn(OFF, "ignored: guests are asked to suspend as they offer it"),
     ),
-    ("xenstore_feature_mask", later(NONE)),
-    ("xenstore_quota", later(NONE)),
+    ("xenstore_feature_mask", never(NONE, NO_STORE)),
+    ("xenstore_quota", never(NONE, NO_STORE)),
 ];
 
 /// `None` if xl knows no such key.

@@ -109,6 +109,10 @@ fn becomes(key: &str, treatment: Treatment) -> [String; 2] {
         Treatment::Read if ["channel", "p9", "vkb"].contains(&key) => {
             ["read".to_owned(), "read, with `dm_restrict = 0`".to_owned()]
         }
+        Treatment::Read if key == "pci" => {
+            let read = "read, but no device is assigned yet: refused at the start";
+            [format!("PV: {read}; PVH: refused"), read.to_owned()]
+        }
         Treatment::Read if key == "passthrough" => {
             ["PV: read; PVH: refused unless `disabled`".to_owned(), "read".to_owned()]
         }

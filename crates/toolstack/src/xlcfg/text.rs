@@ -8,7 +8,8 @@ use super::viridian;
 use crate::config::{
     Bootloader, ChannelConfig, Connection, CpuLists, CpuidText, DiskBus, DiskConfig, FolderConfig,
     GuestOptions, HardwareAccess, HvmSettings, IoMemory, IoPorts, KeyboardConfig, MachineOptions,
-    ModelUser, Rate, ServedDevices, SoundCard, Spice, Trust, TscMode, VifConfig, VmConfig, Vnc,
+    ModelUser, PciDevice, PciName, Rate, ServedDevices, SoundCard, Spice, Trust, TscMode,
+    VifConfig, VmConfig, Vnc,
 };
 
 impl VmConfig {
@@ -158,9 +159,17 @@ fn write_options(out: &mut String, options: &GuestOptions) -> fmt::Result {
         bootloader,
         paging_pool_mib,
         msr_relaxed,
+        is_driver_domain,
+        pci,
+        rdm,
         hardware,
         machine: _,
     } = options;
+    write_list(out, "pci", pci.iter().map(pci_spec))?;
+    if let Some(rdm) = rdm {
+        let strategy = if rdm.of_host { "strategy=host," } else { "" };
+        writeln!(out, "rdm = \"{strategy}policy={}\"", rdm.policy.as_str())?;
+    }
     if let Some(hardware) = hardware.as_deref() {
         write_hardware(out, hardware)?;
     }
@@ -190,6 +199,7 @@ fn write_options(out: &mut String, options: &GuestOptions) -> fmt::Result {
         ("nomigrate", never_moves.then_some(1)),
         ("shadow_memory", *paging_pool_mib),
         ("msr_relaxed", msr_relaxed.then_some(1)),
+        ("driver_domain", is_driver_domain.then_some(1)),
     ] {
         if let Some(number) = number {
             writeln!(out, "{key} = {number}")?;
@@ -248,6 +258,21 @@ fn write_machine(out: &mut String, machine: &MachineOptions) -> fmt::Result {
         }
     }
     Ok(())
+}
+
+fn pci_spec(device: &PciDevice) -> String {
+    let name = match &device.name {
+        PciName::Address(place) => place.to_string(),
+        PciName::Named(name) => format!("name={name}"),
+    };
+    let slot = device.slot.map(|slot| format!(",vslot={slot:x}")).unwrap_or_default();
+    let [permissive, msitranslate, seize, power_mgmt] =
+        [device.permissive, device.msitranslate, device.seize, device.power_mgmt].map(u8::from);
+    format!(
+        "{name}{slot},permissive={permissive},msitranslate={msitranslate},seize={seize},\
+         power_mgmt={power_mgmt},rdm_policy={}",
+        device.rdm_policy.as_str()
+    )
 }
 
 fn write_hardware(out: &mut String, hardware: &HardwareAccess) -> fmt::Result {

@@ -101,7 +101,10 @@ impl Reader<'_> {
         let machine = self.machine(kind, &mut found);
         let modes = (options.nested_virt, options.shadow_paging);
         self.check_machine(&machine, modes, (memory_mib, memory_max_mib), kind, &mut found);
-        let options = GuestOptions { bootloader, hardware, machine, ..options };
+        let rdm = found.take(self.rdm(kind));
+        let pci = self.pci(kind, rdm, memory_mib < memory_max_mib, &mut found);
+        self.check_passthrough(machine.passthrough, &pci, &mut found);
+        let options = GuestOptions { bootloader, hardware, machine, pci, rdm, ..options };
         let cmdline = self.cmdline(&mut found);
         let grant_frames_max = self.number("max_grant_frames", 1..=i64::from(u16::MAX));
         let config = VmConfig {

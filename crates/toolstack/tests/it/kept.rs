@@ -3,9 +3,10 @@
 use proptest::prelude::*;
 use toolstack::config::{
     Altp2m, Bios, Bootloader, ClockOffset, DiskBus, DiskConfig, GuestOptions, HvmSettings,
-    ImageFormat, Mac, MachineOptions, Mode, ModelUser, OnHostShutdown, Origin, Passthrough, Rate,
-    ServedDevices, ShutdownAction, ShutdownPolicy, SmbiosText, SoundCard, Spice, TimerMode, Trust,
-    TscMode, UsbVersion, Vdev, Vga, VifConfig, VmConfig, Vnc,
+    ImageFormat, Mac, MachineOptions, Mode, ModelUser, OnHostShutdown, Origin, Passthrough,
+    PciDevice, PciName, PciPlace, Rate, Rdm, RdmPolicy, ServedDevices, ShutdownAction,
+    ShutdownPolicy, SmbiosText, SoundCard, Spice, TimerMode, Trust, TscMode, UsbVersion, Vdev, Vga,
+    VifConfig, VmConfig, Vnc,
 };
 use xen::{DomainKind, Uuid};
 
@@ -203,6 +204,24 @@ fn allowed(machine: MachineOptions, kind: DomainKind, grows: bool, nested: bool)
     }
 }
 
+fn pci() -> Vec<PciDevice> {
+    let place = PciPlace { segment: 1, bus: 0xaf, device: 0x1f, function: None };
+    let device = |name, slot| PciDevice {
+        name,
+        slot,
+        permissive: true,
+        msitranslate: false,
+        seize: true,
+        power_mgmt: true,
+        rdm_policy: RdmPolicy::Strict,
+    };
+    vec![
+        device(PciName::Address(place), Some(0x1f)),
+        device(PciName::Address(PciPlace { function: Some(7), ..place }), None),
+        device(PciName::Named("card".to_owned()), None),
+    ]
+}
+
 prop_compose! {
     fn options()(
         limits in proptest::array::uniform2(proptest::option::of(1..1u32 << 31)),
@@ -244,6 +263,9 @@ prop_compose! {
             bootloader: None,
             paging_pool_mib: flags[0].then_some(77),
             msr_relaxed: flags[1],
+            pci: Vec::new(),
+            rdm: None,
+            is_driver_domain: flags[1],
             machine: MachineOptions::default(),
             hardware: flags[0].then(|| {
                 let text = "name='g'\nkernel='/k'\nmemory=1\nioports=['3f8-3ff']\nirqs=[4,7]\niomem=['a0,20','c0,1@f0']\n";
@@ -284,7 +306,11 @@ prop_compose! {
         let bootloader = bootloader
             .map(|(program, arguments, user)| Box::new(Bootloader { program, arguments, user }));
         let machine = allowed(strange, kind, memory.1 > 0, options.nested_virt);
-        let options = GuestOptions { bootloader, machine, ..options };
+        let has_pci = kind != DomainKind::Pvh && (kind == DomainKind::Pv || memory.1 == 0);
+        let pci = if has_pci && memory.0 % 2 == 0 { pci() } else { Vec::new() };
+        let rdm = Rdm { of_host: is_hvm, policy: RdmPolicy::Strict };
+        let rdm = (is_hvm && memory.0 % 3 == 0).then_some(rdm);
+        let options = GuestOptions { bootloader, machine, pci, rdm, ..options };
         VmConfig {
             origin: Origin::default(),
             name,

@@ -94,6 +94,28 @@ fn what_xl_refuses_is_refused() {
             "passthrough = 'on'",
             "passthrough: \"on\": expected one of default, disabled, enabled, sync_pt, share_pt",
         ),
+        ("pv", "pci = [ '0:1' ]", "pci[0]: \"0:1\": expected KEY=VALUE"),
+        ("hvm", "pci = [ '0:1.0' ]; maxmem = 65", &format!("pci: {GROWS}")),
+        (
+            "pvh",
+            "pci = [ '0:1.0' ]",
+            "pci: not for PVH domains: Xen gives them no devices of the host yet",
+        ),
+        (
+            "pv",
+            "pci = [ '0:1.0' ]; passthrough = 'disabled'",
+            "passthrough: disabled, but pci names devices, which need it",
+        ),
+        (
+            "hvm",
+            "rdm = 'strategy=all'",
+            "rdm: \"strategy=all\": expected strategy=host and policy=strict or policy=relaxed",
+        ),
+        (
+            "hvm",
+            "gfx_passthru = 'igd'",
+            "gfx_passthru: needs a graphics card of the host, and such devices are not assigned yet",
+        ),
         ("pv", "vmtrace_buf_kb = 4", "vmtrace_buf_kb: Xen traces no PV domains"),
         ("hvm", "vmtrace_buf_kb = 12", "vmtrace_buf_kb: 12 KiB: expected a power of two"),
         (
@@ -106,4 +128,22 @@ fn what_xl_refuses_is_refused() {
         let text = format!("name='g'\ntype='{kind}'; kernel='/k'\nmemory=64\n{lines}\n");
         check_error(&text, &[], &format!("guest.cfg:4: {problem}"));
     }
+}
+
+#[test]
+fn a_device_has_what_is_said_for_all_unless_it_says_otherwise() {
+    let config = crate::xlcfg::parse_with(
+        "name='g'\nkernel='/k'\nmemory=64\npci_permissive=1\npci_msitranslate=1\n\
+         pci=['01:00.1,msitranslate=0', 'name=card']",
+        &[],
+    );
+    let devices = config.unwrap().options.pci;
+    let told: Vec<_> = devices
+        .iter()
+        .map(|it| (it.name.to_string(), it.permissive, it.msitranslate, it.seize))
+        .collect();
+    assert_eq!(
+        told,
+        [("0000:01:00.1".to_owned(), true, false, false), ("card".to_owned(), true, true, false)]
+    );
 }

@@ -206,6 +206,9 @@ on_crash    = 'preserve'
                     out_of_sync: true,
                     passthrough: Default,
                 },
+                pci: [],
+                rdm: None,
+                is_driver_domain: false,
                 bootloader: None,
             },
             hvm: None,
@@ -321,7 +324,7 @@ fn a_meaning_that_would_be_lost_is_refused() {
         let text = format!("name='g'\nkernel='/k'\nmemory=64\n{more}\n");
         check_error(&text, &[], &format!("guest.cfg:4: {expected}"));
     };
-    check("pci = [ '01:00.0' ]", "pci: not supported yet");
+    check("vnuma = [ ['pnode=0'] ]", "vnuma: not supported yet; xl has it for HVM domains only");
     check("cpus = '0-3,x'", "cpus: \"0-3,x\" is no list of CPUs: \"x\" is no number and no range");
     check("type = 'pvh'; acpi = 0", "acpi: PVH domains always have ACPI");
     check(
@@ -365,7 +368,7 @@ fn an_hvm_guest_s_warnings_speak_of_hvm() {
 
 #[test]
 fn all_faults_of_a_file_are_found_at_once() {
-    let text = "name = '7'\nmemroy = 64\nkernel = ''\nvcpus = 'x'\npci = [ '1:0.0' ]\n\
+    let text = "name = '7'\nmemroy = 64\nkernel = ''\nvcpus = 'x'\npci = [ '1:0' ]\n\
                 disk = [ 'nonsense', '/a,raw,xvda,w', '/b,raw,xvda,w' ]\n\
                 vif = [ 'mac=1', 'bridge=', 'devid=2', 'devid=2' ]\n\
                 on_crash = 'explode'\non_reboot = 'dance'\ntsc_mode = 9\nuuid = 'u'\n";
@@ -377,7 +380,7 @@ fn all_faults_of_a_file_are_found_at_once() {
             "name",
             "memroy",
             "vcpus",
-            "pci",
+            "pci[0]",
             "disk[0]",
             "disk[2]",
             "vif[0]",
