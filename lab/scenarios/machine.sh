@@ -81,3 +81,17 @@ check "nobody reads its password" eval '! tr "\0" " " <"/proc/$model/cmdline" | 
 check "libxl reads it" eval 'xl list -l spice | grep -A3 \"spice\" | grep -q 6001'
 check "destroy" xy destroy spice
 check "nothing is left" same_state /results/state.before
+
+echo "== a PV kernel in a PVH guest"
+linux_cfg shim "type = 'pvh'" "memory = 256" "pvshim = 1" "extra = 'console=hvc0 quiet $FAST_BOOT'"
+check "create" xy create -q /tmp/shim.cfg
+check "the guest is ready" console_wait shim "XYLEM-GUEST: ready" 300
+check "libxl reads it" eval 'xl list -l shim | grep -q "\"pvshim\": \"True\""'
+check "destroy" xy destroy shim
+check "nothing is left" same_state /results/state.before
+
+echo "== devices of the host"
+linux_cfg pci "type = 'pv'" "memory = 128" "pci = [ '00:1f.2,permissive=1' ]"
+check "xl" eval '! timeout 200 xl create /tmp/pci.cfg'
+check "xy names the device" refused_with "pci.0.: 0000:00:1f.2: this host has no IOMMU" xy create -q /tmp/pci.cfg
+check "nothing is left" same_state /results/state.before

@@ -50,7 +50,7 @@ fn images() -> Images {
     file[64] = 1;
     file[64 + 40] = 1;
     let kernel = KernelImage::parse(&file).expect("a kernel");
-    Images::Kernel { kernel: Arc::new(kernel), ramdisk: None, cmdline: None }
+    Images::Kernel { kernel: Arc::new(kernel), ramdisk: None, cmdline: None, shimmed: None }
 }
 
 impl Host {

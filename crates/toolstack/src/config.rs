@@ -13,7 +13,7 @@ use std::str::FromStr;
 
 pub use guest::{
     AffinityConfig, Bootloader, ClockOffset, CpuLists, CpuidConfig, CpuidText, GuestOptions,
-    HardwareAccess, IoMemory, IoPorts, OnHostShutdown,
+    HardwareAccess, IoMemory, IoPorts, OnHostShutdown, Shim,
 };
 pub use hvm::{
     Bios, DiskBus, DiskPlace, HvmSettings, ModelUser, SmbiosText, SoundCard, UsbVersion, Vga, Vnc,

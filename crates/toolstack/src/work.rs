@@ -39,6 +39,8 @@ pub enum Images {
         ramdisk: Option<Arc<[u8]>>,
         /// A bootloader's instead of the configuration's.
         cmdline: Option<String>,
+        /// What `kernel` runs if it is a shim: another kernel, unchanged.
+        shimmed: Option<Arc<[u8]>>,
     },
     /// hvmloader and a BIOS.
     Firmware {

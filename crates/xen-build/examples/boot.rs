@@ -65,6 +65,7 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
     let ramdisk = if ramdisk == "-" { None } else { Some(std::fs::read(ramdisk)?) };
     let cmdline = cmdline.join(" ");
     let config = BuildConfig {
+        shimmed: None,
         kind,
         kernel: &kernel,
         ramdisk: ramdisk.as_deref(),

@@ -25,6 +25,13 @@ impl TscMode {
     }
 }
 
+/// A kernel that is loaded unchanged, for another one to run.
+#[derive(Clone, Copy, Debug)]
+pub struct Shimmed<'a> {
+    pub image: &'a [u8],
+    pub cmdline: &'a str,
+}
+
 /// What to build.
 #[derive(Clone, Copy, Debug)]
 pub struct BuildConfig<'a> {
@@ -35,6 +42,8 @@ pub struct BuildConfig<'a> {
     /// Loaded unchanged.
     pub ramdisk: Option<&'a [u8]>,
     pub cmdline: &'a str,
+    /// PVH only: the PV kernel that `kernel`, Xen's shim, runs.
+    pub shimmed: Option<Shimmed<'a>>,
     /// Memory the domain starts with.
     pub memory_pages: u64,
     /// Memory the domain may grow to; at least `memory_pages`.

@@ -28,7 +28,7 @@ mod pvh;
 mod record;
 mod restored;
 
-pub use config::{BuildConfig, Built, Channel, Channels, Needs, Tables, TscMode};
+pub use config::{BuildConfig, Built, Channel, Channels, Needs, Shimmed, Tables, TscMode};
 pub use cpuid::{
     BitPolicy, CpuConfig, CpuidOverride, CpuidRegister, MsrOverride, NO_SUBLEAF, apply_cpu_policy,
 };

@@ -245,7 +245,11 @@ pub(crate) const ADDITIONS: &[Addition] = &[
             "libudev1",
             "libusb-1.0-0",
         ],
-        programs: &["usr/libexec/xen-qemu-system-i386", "usr/lib/xen-4.17/boot/hvmloader"],
+        programs: &[
+            "usr/libexec/xen-qemu-system-i386",
+            "usr/lib/xen-4.17/boot/hvmloader",
+            "usr/lib/xen-4.17/boot/xen-shim",
+        ],
         links: &[],
         folders: &["usr/share/seabios", "usr/share/qemu", "usr/lib/ipxe"],
         modules: &["tun"],

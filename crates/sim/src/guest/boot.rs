@@ -447,6 +447,7 @@ mod tests {
         let (store, console) = (xen.alloc_unbound(peer).unwrap(), xen.alloc_unbound(peer).unwrap());
         let kernel = KernelImage::parse(&kernel_image()).unwrap();
         let config = BuildConfig {
+            shimmed: None,
             kind,
             kernel: &kernel,
             ramdisk,

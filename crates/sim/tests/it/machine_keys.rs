@@ -195,3 +195,15 @@ fn a_driver_domain_may_use_libxl_itself() {
         ends_with_nothing_left(lab);
     }
 }
+
+#[test]
+fn a_guest_in_a_shim_starts_and_leaves_nothing() {
+    let mut lab = lab(MachineConfig::default());
+    let text = "name = 'one'\ntype = 'pvh'\nkernel = '/no-kernel'\nmemory = 16\npvshim = 1\n";
+    let error = lab.create(text).unwrap_err();
+    assert!(error.contains("pvshim: this host has no shim of Xen"), "{error}");
+    // What the shim runs is not looked at: it may be anything.
+    lab.create(&format!("{text}pvshim_path = '/kernel'\n")).unwrap();
+    lab.settle();
+    ends_with_nothing_left(lab);
+}

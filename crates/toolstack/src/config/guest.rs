@@ -69,8 +69,23 @@ pub struct GuestOptions {
     pub rdm: Option<Rdm>,
     /// Whether it may serve other guests' devices.
     pub is_driver_domain: bool,
+    /// Xen's shim, in which a PVH guest's kernel runs as a PV one.
+    pub shim: Option<Box<Shim>>,
     /// What finds its kernel, unless it is HVM.
     pub bootloader: Option<Box<Bootloader>>,
+}
+
+/// A Xen of a guest's own.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Shim {
+    /// `None`: the host's.
+    pub path: Option<String>,
+    pub cmdline: String,
+}
+
+impl Shim {
+    /// As libxl's.
+    pub const CMDLINE: &'static str = "pv-shim console=xen,pv";
 }
 
 /// A program that finds the kernel on the guest's first disk, at each of its starts.

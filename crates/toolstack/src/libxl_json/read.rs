@@ -12,8 +12,8 @@ use super::{machine, served};
 use crate::config::{
     AffinityConfig, Bios, Bootloader, ClockOffset, CpuLists, CpuidConfig, DiskBus, DiskConfig,
     GuestOptions, HardwareAccess, HvmSettings, ImageFormat, IoMemory, IoPorts, Mac, MachineOptions,
-    Mode, ModelUser, Origin, Rate, ShutdownAction, ShutdownPolicy, SmbiosText, SoundCard, Spice,
-    Trust, TscMode, UsbVersion, Vdev, Vga, VifConfig, VmConfig, Vnc,
+    Mode, ModelUser, Origin, Rate, Shim, ShutdownAction, ShutdownPolicy, SmbiosText, SoundCard,
+    Spice, Trust, TscMode, UsbVersion, Vdev, Vga, VifConfig, VmConfig, Vnc,
 };
 use crate::hotplug;
 use crate::tuning::{CpuList, FIRST_POOL};
@@ -252,8 +252,6 @@ fn config(root: &Node<'_>, warnings: &mut Vec<String>) -> Result<VmConfig> {
     }
     let own = build.object(&format!("type.{}", super::write::kind(kind)))?;
     let own = own.unwrap_or(Node { file: root.file, path: String::new(), map: &EMPTY });
-    let has_shim = kind == DomainKind::Pvh && own.flag("pvshim")? == Some(true);
-    own.refuse_if("pvshim", has_shim, "the PV shim is not supported")?;
     let disks = root.objects("disks")?.iter().map(disk).collect::<Result<Vec<_>>>()?;
     let nics = root.objects("nics")?;
     let vifs = nics.iter().zip(0..).map(|(nic, index)| vif(nic, index, kind));
@@ -287,13 +285,26 @@ fn config(root: &Node<'_>, warnings: &mut Vec<String>) -> Result<VmConfig> {
         options: GuestOptions {
             cpuid,
             machine: machine::read(&create, &build, &own, kind)?,
+            shim: shim(&own, kind)?,
             ..guest_options(&build, &create, kind, vcpus_max)?
         },
         hvm,
     })
 }
 
-/// All but the CPU policy and how the machine is run.
+fn shim(own: &Node<'_>, kind: DomainKind) -> Result<Option<Box<Shim>>> {
+    if kind != DomainKind::Pvh || own.flag("pvshim")? != Some(true) {
+        return Ok(None);
+    }
+    let cmdline = own.text("pvshim_cmdline")?.unwrap_or(Shim::CMDLINE);
+    let cmdline = match own.text("pvshim_extra")? {
+        Some(extra) => format!("{cmdline} {extra}"),
+        None => cmdline.to_owned(),
+    };
+    Ok(Some(Box::new(Shim { path: own.owned("pvshim_path")?, cmdline })))
+}
+
+/// All but the CPU policy, how the machine is run, and a shim.
 fn guest_options(
     build: &Node<'_>,
     create: &Node<'_>,
@@ -338,6 +349,7 @@ fn guest_options(
         // Devices are refused, and without them it says nothing.
         pci: Vec::new(),
         rdm: None,
+        shim: None,
         is_driver_domain: create.flag("driver_domain")? == Some(true),
     })
 }

@@ -9,8 +9,8 @@ use super::{ExportError, from_json, to_json};
 use crate::config::{
     Bios, ClockOffset, CpuidText, DiskBus, DiskConfig, GuestOptions, HardwareAccess, HvmSettings,
     ImageFormat, IoMemory, IoPorts, Mac, MachineOptions, Mode, ModelUser, Origin, Passthrough,
-    Rate, ServedDevices, ShutdownAction, ShutdownPolicy, SmbiosText, SoundCard, Spice, TimerMode,
-    Trust, TscMode, UsbVersion, Vga, VifConfig, VmConfig, Vnc,
+    Rate, ServedDevices, Shim, ShutdownAction, ShutdownPolicy, SmbiosText, SoundCard, Spice,
+    TimerMode, Trust, TscMode, UsbVersion, Vga, VifConfig, VmConfig, Vnc,
 };
 use crate::xlcfg::{Source, parse, viridian_mask};
 
@@ -290,7 +290,6 @@ fn what_is_not_supported_is_named() {
     say(plus("", "pcidevs", json!([{ "bus": 1 }])));
     say(plus("/b_info", "iomem", json!([{ "start": 1 }])));
     say(plus("/b_info", "device_model_stubdomain", json!("True")));
-    say(plus("/b_info/type.pvh", "pvshim", json!("True")));
     say(with("/b_info/tsc_mode", json!("native_paravirt")));
     say(with("/b_info/max_memkb", json!("much")));
     say(with("/b_info/max_vcpus", json!(100_000)));
@@ -314,7 +313,6 @@ fn what_is_not_supported_is_named() {
         saved: pcidevs: such devices are not supported
         saved: b_info.iomem[0].number: expected a first frame and how many
         saved: b_info.device_model_stubdomain: device models in domains of their own are not supported
-        saved: b_info.type.pvh.pvshim: the PV shim is not supported
         saved: b_info.tsc_mode: "native_paravirt": expected one of default, always_emulate, native
         saved: b_info.max_memkb: expected a whole number
         saved: maxvcpus: 100000 is out of range; expected 1 to 128
@@ -516,6 +514,10 @@ fn hardware() -> HardwareAccess {
     }
 }
 
+fn shim() -> Box<Shim> {
+    Box::new(Shim { path: Some("/shim".to_owned()), cmdline: "pv-shim loglvl=all".to_owned() })
+}
+
 /// Not the default where it need not be, if it is strange.
 fn machine(kind: DomainKind, is_strange: bool, grows: bool) -> MachineOptions {
     let default = MachineOptions::default();
@@ -538,6 +540,10 @@ fn machine(kind: DomainKind, is_strange: bool, grows: bool) -> MachineOptions {
         },
         ..default
     }
+}
+
+fn clock(is_behind: bool, is_local: bool) -> ClockOffset {
+    ClockOffset { seconds: if is_behind { -3600 } else { 0 }, is_local }
 }
 
 fn configs() -> impl Strategy<Value = VmConfig> {
@@ -588,10 +594,7 @@ fn configs() -> impl Strategy<Value = VmConfig> {
                     nested_virt: is_translated && options.3,
                     shadow_paging: is_translated && options.4,
                     cpuid: None,
-                    clock: ClockOffset {
-                        seconds: if options.3 { -3600 } else { 0 },
-                        is_local: options.4,
-                    },
+                    clock: clock(options.3, options.4),
                     cpu_weight: None,
                     cpu_cap: None,
                     affinity: None,
@@ -603,6 +606,7 @@ fn configs() -> impl Strategy<Value = VmConfig> {
                     msr_relaxed: options.4,
                     pci: Vec::new(),
                     rdm: None,
+                    shim: (kind == DomainKind::Pvh && options.3).then(shim),
                     is_driver_domain: options.4,
                     hardware: options.3.then(|| Box::new(hardware())),
                     machine: machine(kind, options.3, more > 0),

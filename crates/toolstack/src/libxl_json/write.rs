@@ -6,9 +6,9 @@ use xen_build::{BitPolicy, CpuidRegister, NO_SUBLEAF};
 
 use super::{ExportError, machine, served};
 use crate::config::{
-    Access, AffinityConfig, Bios, CpuLists, CpuidConfig, DiskConfig, HardwareAccess, HvmSettings,
-    IoMemory, IoPorts, ModelUser, ShutdownAction, SmbiosText, Spice, Trust, TscMode, Vga,
-    VifConfig, VmConfig,
+    Access, AffinityConfig, Bios, CpuLists, CpuidConfig, DiskConfig, GuestOptions, HardwareAccess,
+    HvmSettings, IoMemory, IoPorts, ModelUser, ShutdownAction, SmbiosText, Spice, Trust, TscMode,
+    Vga, VifConfig, VmConfig,
 };
 use crate::xlcfg::viridian_groups;
 
@@ -144,11 +144,7 @@ fn build_info(config: &VmConfig, create: &mut Value) -> Value {
             ("localtime", options.clock.is_local.then_some("True")),
         ],
     );
-    if let Some(bootloader) = options.bootloader.as_deref() {
-        let user = bootloader.user.as_deref();
-        set(&mut info, [("bootloader", Some(&*bootloader.program)), ("bootloader_user", user)]);
-        set(&mut info, [("bootloader_args", list(&bootloader.arguments))]);
-    }
+    put_bootloader(options, &mut info);
     let mut shares = Map::new();
     set(
         &mut shares,
@@ -177,8 +173,25 @@ fn build_info(config: &VmConfig, create: &mut Value) -> Value {
         }
     }
     machine::put(&options.machine, create, &mut info, &mut own);
+    put_shim(options, &mut own);
     info.insert(format!("type.{}", kind(config.kind)), own.into());
     info.into()
+}
+
+fn put_shim(options: &GuestOptions, own: &mut Map<String, Value>) {
+    if let Some(shim) = options.shim.as_deref() {
+        let path = shim.path.as_deref();
+        let cmdline = Some(shim.cmdline.as_str());
+        set(own, [("pvshim", Some("True")), ("pvshim_path", path), ("pvshim_cmdline", cmdline)]);
+    }
+}
+
+fn put_bootloader(options: &GuestOptions, info: &mut Map<String, Value>) {
+    if let Some(bootloader) = options.bootloader.as_deref() {
+        let user = bootloader.user.as_deref();
+        set(info, [("bootloader", Some(&*bootloader.program)), ("bootloader_user", user)]);
+        set(info, [("bootloader_args", list(&bootloader.arguments))]);
+    }
 }
 
 fn put_hardware(config: &VmConfig, info: &mut Map<String, Value>) {

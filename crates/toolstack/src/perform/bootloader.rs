@@ -61,13 +61,21 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         // One byte more shows that it is too long.
         let answer = folder.answer(ANSWER_BYTES_MAX + 1).map_err(told)?;
         let answer = Answer::parse(&answer).map_err(|error| failure(&place, error))?;
-        let kernel = folder.kernel(&answer.kernel).map_err(|error| {
-            let what = format!("{place}: the kernel that it found");
-            match error {
-                KernelError::Host(error) => failure(what, error),
-                KernelError::Image(error) => failure(what, error),
+        let what = || format!("{place}: the kernel that it found");
+        let (kernel, shimmed) = match &config.options.shim {
+            None => {
+                let kernel = folder.kernel(&answer.kernel).map_err(|error| match error {
+                    KernelError::Host(error) => failure(what(), error),
+                    KernelError::Image(error) => failure(what(), error),
+                })?;
+                (kernel, None)
             }
-        })?;
+            Some(_) => {
+                let bytes = folder.ramdisk(&answer.kernel);
+                let bytes = bytes.map_err(|error| failure(what(), error))?;
+                (self.load_shim(config)?, Some(bytes))
+            }
+        };
         let ramdisk =
             match &answer.ramdisk {
                 None => None,
@@ -75,7 +83,7 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
                     failure(format!("{place}: the ramdisk that it found"), error)
                 })?),
             };
-        let images = Images::Kernel { kernel, ramdisk, cmdline: Some(answer.cmdline) };
+        let images = Images::Kernel { kernel, ramdisk, cmdline: Some(answer.cmdline), shimmed };
         check_images(config, &images)?;
         Ok(images)
     }

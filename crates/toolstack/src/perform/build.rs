@@ -1,6 +1,7 @@
 //! Loading of images and creation of domains.
 
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
 use xen::{
     CreateDomain, CreateOptions, DomId, DomainKind, Errno, EvtchnPeer, Hypervisor, PAGE_BYTES,
@@ -8,7 +9,7 @@ use xen::{
 };
 use xen_build::{
     BitPolicy, BuildConfig, BuildError, Built, Channel, Channels, CpuConfig, CpuidOverride,
-    CpuidRegister, HvmConfig, NO_SUBLEAF, Needs, RestoredConfig, TscMode,
+    CpuidRegister, HvmConfig, KernelImage, NO_SUBLEAF, Needs, RestoredConfig, Shimmed, TscMode,
 };
 use xenstore::client::Transport;
 
@@ -70,10 +71,14 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         kernel: &str,
     ) -> Result<Images, Failure> {
         let place = |key: &str, path: &str| format!("{}: {path}", config.origin.at(key));
-        let loaded = self.host.kernel(kernel).map_err(|error| match error {
-            KernelError::Host(error) => failure(place("kernel", kernel), error),
-            KernelError::Image(error) => failure(place("kernel", kernel), error),
-        })?;
+        let (loaded, shimmed) = match &config.options.shim {
+            None => (self.kernel("kernel", kernel, config)?, None),
+            Some(_) => {
+                let bytes = self.host.ramdisk(kernel);
+                let bytes = bytes.map_err(|error| failure(place("kernel", kernel), error))?;
+                (self.load_shim(config)?, Some(bytes))
+            }
+        };
         let ramdisk = match &config.ramdisk {
             Some(path) => {
                 let bytes = self.host.ramdisk(path);
@@ -81,7 +86,20 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
             }
             None => None,
         };
-        Ok(Images::Kernel { kernel: loaded, ramdisk, cmdline: None })
+        Ok(Images::Kernel { kernel: loaded, ramdisk, cmdline: None, shimmed })
+    }
+
+    pub(super) fn kernel(
+        &mut self,
+        key: &str,
+        path: &str,
+        config: &VmConfig,
+    ) -> Result<Arc<KernelImage>, Failure> {
+        let place = || format!("{}: {path}", config.origin.at(key));
+        self.host.kernel(path).map_err(|error| match error {
+            KernelError::Host(error) => failure(place(), error),
+            KernelError::Image(error) => failure(place(), error),
+        })
     }
 
     pub(crate) fn create_domain(
@@ -334,16 +352,21 @@ fn materials<'a>(config: &'a VmConfig, images: &'a Images) -> Materials<'a> {
     let (vcpus, tsc_mode) = (config.vcpus_max, config.tsc_mode);
     match images {
         Images::Saved(_) | Images::Coming => Materials::Saved(restored(config)),
-        Images::Kernel { kernel, ramdisk, cmdline } => Materials::Kernel(BuildConfig {
-            kind: config.kind,
-            kernel,
-            ramdisk: ramdisk.as_deref(),
-            cmdline: cmdline.as_deref().unwrap_or(&config.cmdline),
-            memory_pages,
-            memory_pages_max,
-            vcpus,
-            tsc_mode,
-        }),
+        Images::Kernel { kernel, ramdisk, cmdline, shimmed } => {
+            let own = cmdline.as_deref().unwrap_or(&config.cmdline);
+            let of_shim = config.options.shim.as_deref().map(|shim| shim.cmdline.as_str());
+            Materials::Kernel(BuildConfig {
+                kind: config.kind,
+                kernel,
+                ramdisk: ramdisk.as_deref(),
+                cmdline: of_shim.unwrap_or(own),
+                shimmed: shimmed.as_deref().map(|image| Shimmed { image, cmdline: own }),
+                memory_pages,
+                memory_pages_max,
+                vcpus,
+                tsc_mode,
+            })
+        }
         Images::Firmware { loader, bios, acpi_tables, smbios_structures } => {
             let hvm = config.hvm.as_deref();
             Materials::Firmware(HvmConfig {
@@ -374,6 +397,7 @@ fn build_failure(config: &VmConfig, error: &BuildError) -> Failure {
         {
             "bootloader"
         }
+        BuildError::Image(_) if config.options.shim.is_some() => "pvshim",
         BuildError::Image(_) => {
             let place = config.origin.at("kernel");
             let kernel = config.kernel.as_deref().unwrap_or_default();

@@ -4,12 +4,13 @@ use std::sync::Arc;
 
 use storage::{FileKind, HostError};
 use xen::{DomId, DomainRef, Hypervisor, Uuid};
+use xen_build::KernelImage;
 use xenstore::client::{Nodes as _, Transport};
 
 use super::{Performer, failure, refused, store};
 use crate::config::{Bios, HvmSettings, VmConfig};
 use crate::device_model::{self, Launch, Process};
-use crate::host::Host;
+use crate::host::{Host, KernelError};
 use crate::layout;
 use crate::work::{Failure, Images};
 
@@ -21,6 +22,7 @@ const FIRMWARE_FOLDERS: [&str; 4] = [
     "/usr/libexec/xen/boot",
 ];
 const LOADER: &str = "hvmloader";
+const SHIM: &str = "xen-shim";
 
 /// Paths of a BIOS in distributions, and its name in a firmware folder.
 fn bios_files(bios: Bios) -> (&'static [&'static str], &'static str) {
@@ -114,6 +116,24 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
             }
         }
         Ok(())
+    }
+
+    /// Xen's shim, of this host or of the configuration.
+    pub(super) fn load_shim(&mut self, config: &VmConfig) -> Result<Arc<KernelImage>, Failure> {
+        let shim = config.options.shim.as_deref().expect("asked for a guest that has one");
+        if let Some(path) = &shim.path {
+            return self.kernel("pvshim_path", path, config);
+        }
+        let folders = self.firmware_folders()?;
+        let paths: Vec<String> = folders.iter().map(|it| format!("{it}/{SHIM}")).collect();
+        for path in &paths {
+            match self.host.kernel(path) {
+                Err(KernelError::Host(HostError::Missing)) => {}
+                _ => return self.kernel("pvshim", path, config),
+            }
+        }
+        let what = "shim of Xen; on Debian it would be in xen-utils";
+        Err(missing(&config.origin.at("pvshim"), &paths, what, HostError::Missing))
     }
 
     fn firmware_folders(&mut self) -> Result<Vec<String>, Failure> {

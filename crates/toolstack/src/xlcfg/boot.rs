@@ -2,14 +2,54 @@
 
 use xen::DomainKind;
 
+use super::shown;
 use super::syntax::Value;
 use super::vm::{Findings, Reader, Result};
-use crate::config::{Bootloader, DiskConfig};
+use crate::config::{Bootloader, DiskConfig, Shim};
+
+/// GRUB as a guest's kernel, from Debian's `grub-xen-host`: for PV guests of 32 and 64 bits, and for PVH.
+const GRUB_32: &str = "/usr/lib/grub-xen/grub-i386-xen.bin";
+const GRUB_64: &str = "/usr/lib/grub-xen/grub-x86_64-xen.bin";
+const GRUB_PVH: &str = "/usr/lib/grub-xen/grub-i386-xen_pvh.bin";
 
 /// Keys that mean something beside `bootloader` only.
 const BESIDE: [&str; 2] = ["bootloader_args", "bootloader_user"];
 
 impl Reader<'_> {
+    /// The kernel that `firmware` stands for, of a PV or PVH guest.
+    pub(super) fn grub(&self, kind: DomainKind) -> Result<Option<&'static str>> {
+        const KEY: &str = "firmware";
+        let Some(word) = self.path(KEY)?.filter(|_| kind != DomainKind::Hvm) else {
+            return Ok(None);
+        };
+        let fault = |problem: String| Err(self.error(KEY, self.place(KEY), problem));
+        if self.path("kernel")?.is_some() {
+            return fault("not together with kernel: it stands for one".to_owned());
+        }
+        match (word, kind) {
+            ("pvgrub32" | "pvgrub64", DomainKind::Pvh) => Ok(Some(GRUB_PVH)),
+            ("pvgrub32", _) => Ok(Some(GRUB_32)),
+            ("pvgrub64", _) => Ok(Some(GRUB_64)),
+            (other, _) => {
+                let problem = "expected pvgrub32 or pvgrub64; name another kernel with kernel=";
+                fault(format!("{}: {problem}", shown(other)))
+            }
+        }
+    }
+
+    /// A PVH guest's.
+    pub(super) fn shim(&self, kind: DomainKind) -> Result<Option<Box<Shim>>> {
+        if kind != DomainKind::Pvh || !self.flag("pvshim", false)? {
+            return Ok(None);
+        }
+        let cmdline = self.path("pvshim_cmdline")?.unwrap_or(Shim::CMDLINE);
+        let cmdline = match self.path("pvshim_extra")? {
+            Some(extra) => format!("{cmdline} {extra}"),
+            None => cmdline.to_owned(),
+        };
+        Ok(Some(Box::new(Shim { path: self.path("pvshim_path")?.map(str::to_owned), cmdline })))
+    }
+
     pub(super) fn bootloader(
         &self,
         kind: DomainKind,

@@ -449,9 +449,6 @@ pub(super) mod tests {
         "device_model_args_pv",
         "display",
         "opengl",
-        "pvshim_cmdline",
-        "pvshim_extra",
-        "pvshim_path",
         "stubdomain_cmdline",
         "stubdomain_kernel",
         "stubdomain_memory",
@@ -469,12 +466,8 @@ pub(super) mod tests {
     #[test]
     fn no_key_that_others_ignore_is_forgotten() {
         for (key, treatment) in keys::all() {
-            let hvm_only = matches!(
-                treatment,
-                Treatment::Ignored
-                    | Treatment::RefusedForPvh { .. }
-                    | Treatment::RefusedUnlessHvm { .. }
-            );
+            let hvm_only =
+                matches!(treatment, Treatment::Ignored | Treatment::RefusedForPvh { .. });
             assert!(!hvm_only || is_dealt_with(key), "{key}");
         }
     }

@@ -16,11 +16,9 @@ pub(super) enum Treatment {
     RefusedForPvh { harmless: &'static [&'static str], reason: &'static str },
     /// The VM works without it: ignored with a warning, unless the value is empty or one of `harmless`.
     Tolerated { harmless: &'static [&'static str], reason: &'static str },
-    /// As `Refused`, but `hvm` reads it for HVM.
-    RefusedUnlessHvm { harmless: &'static [&'static str], reason: &'static str },
 }
 
-use Treatment::{Ignored, Read, Refused, RefusedForPvh, RefusedUnlessHvm, Tolerated};
+use Treatment::{Ignored, Read, Refused, RefusedForPvh, Tolerated};
 
 const fn never(harmless: &'static [&'static str], reason: &'static str) -> Treatment {
     Refused { harmless, reason }
@@ -37,8 +35,8 @@ const ARM: &str = "only for Arm hosts";
 const NO_XSM: &str =
     "ignored: Debian's Xen has no security policy (XSM), without which xl ignores it too";
 const NO_BACKEND: &str = "not supported: neither Linux nor QEMU has a backend for it";
-const NO_USB: &str = "not supported: Linux has no backend for it, and QEMU, which has, is confined from the \
-                      host's devices";
+const NO_USB: &str = "not supported: Debian's Linux has no frontend for it, and QEMU, its backend, is confined \
+                      from the host's devices";
 const NO_STORE: &str = "not supported: the store has the same limits for every guest";
 const SEDF: &str = "ignored: a parameter of the sedf scheduler, which Xen no longer has";
 
@@ -87,13 +85,7 @@ const KEYS: &[(&str, Treatment)] = &[
     ("e820_host", warn(OFF, "ignored: only PCI passthrough needs it")),
     ("extra", Read),
     ("extratime", warn(OFF, SEDF)),
-    (
-        "firmware",
-        RefusedUnlessHvm {
-            harmless: NONE,
-            reason: "not supported yet; name the guest's kernel with kernel= instead",
-        },
-    ),
+    ("firmware", Read),
     ("firmware_override", Ignored),
     ("gfx_passthru", Ignored),
     ("gic_version", never(&["default"], ARM)),
@@ -146,10 +138,10 @@ const KEYS: &[(&str, Treatment)] = &[
     ("period", warn(OFF, SEDF)),
     ("pool", Read),
     ("pvcalls", never(NONE, "not supported: Debian's Linux has no backend for it")),
-    ("pvshim", never(OFF, "not supported yet")),
-    ("pvshim_cmdline", Ignored),
-    ("pvshim_extra", Ignored),
-    ("pvshim_path", Ignored),
+    ("pvshim", Read),
+    ("pvshim_cmdline", Read),
+    ("pvshim_extra", Read),
+    ("pvshim_path", Read),
     ("ramdisk", Read),
     ("rdm", Ignored),
     ("rdm_mem_boundary", Ignored),

@@ -113,6 +113,12 @@ fn becomes(key: &str, treatment: Treatment) -> [String; 2] {
             let read = "read, but no device is assigned yet: refused at the start";
             [format!("PV: {read}; PVH: refused"), read.to_owned()]
         }
+        Treatment::Read if key == "firmware" => {
+            ["read: `pvgrub32`, `pvgrub64`".to_owned(), "read".to_owned()]
+        }
+        Treatment::Read if key.starts_with("pvshim") => {
+            [format!("PVH: read; PV: {NOTHING}"), NOTHING.to_owned()]
+        }
         Treatment::Read if key == "passthrough" => {
             ["PV: read; PVH: refused unless `disabled`".to_owned(), "read".to_owned()]
         }
@@ -132,9 +138,6 @@ fn becomes(key: &str, treatment: Treatment) -> [String; 2] {
         }
         Treatment::RefusedForPvh { harmless, reason } => {
             [said("PVH: refused", harmless, reason), own()]
-        }
-        Treatment::RefusedUnlessHvm { harmless, reason } => {
-            [said(REFUSED, harmless, reason), own()]
         }
     }
 }

@@ -6,10 +6,10 @@ use xen::DomainKind;
 
 use super::viridian;
 use crate::config::{
-    Bootloader, ChannelConfig, Connection, CpuLists, CpuidText, DiskBus, DiskConfig, FolderConfig,
-    GuestOptions, HardwareAccess, HvmSettings, IoMemory, IoPorts, KeyboardConfig, MachineOptions,
-    ModelUser, PciDevice, PciName, Rate, ServedDevices, SoundCard, Spice, Trust, TscMode,
-    VifConfig, VmConfig, Vnc,
+    AffinityConfig, Bootloader, ChannelConfig, Connection, CpuLists, CpuidText, DiskBus,
+    DiskConfig, FolderConfig, GuestOptions, HardwareAccess, HvmSettings, IoMemory, IoPorts,
+    KeyboardConfig, MachineOptions, ModelUser, PciDevice, PciName, Rate, Rdm, ServedDevices, Shim,
+    SoundCard, Spice, Trust, TscMode, VifConfig, VmConfig, Vnc,
 };
 
 impl VmConfig {
@@ -162,17 +162,15 @@ fn write_options(out: &mut String, options: &GuestOptions) -> fmt::Result {
         is_driver_domain,
         pci,
         rdm,
+        shim,
         hardware,
         machine: _,
     } = options;
-    write_list(out, "pci", pci.iter().map(pci_spec))?;
-    if let Some(rdm) = rdm {
-        let strategy = if rdm.of_host { "strategy=host," } else { "" };
-        writeln!(out, "rdm = \"{strategy}policy={}\"", rdm.policy.as_str())?;
-    }
+    write_devices(out, pci, *rdm)?;
     if let Some(hardware) = hardware.as_deref() {
         write_hardware(out, hardware)?;
     }
+    write_shim(out, shim.as_deref())?;
     if let Some(pool) = pool {
         writeln!(out, "pool = {}", Quoted(pool))?;
     }
@@ -205,17 +203,7 @@ fn write_options(out: &mut String, options: &GuestOptions) -> fmt::Result {
             writeln!(out, "{key} = {number}")?;
         }
     }
-    if let Some(affinity) = affinity.as_deref() {
-        for (key, lists) in [("cpus", &affinity.hard), ("cpus_soft", &affinity.soft)] {
-            match lists {
-                None => {}
-                Some(CpuLists::Common(list)) => writeln!(out, "{key} = {}", Quoted(list.text()))?,
-                Some(CpuLists::Each(lists)) => {
-                    write_list(out, key, lists.iter().map(|list| list.text().to_owned()))?;
-                }
-            }
-        }
-    }
+    write_affinity(out, affinity.as_deref())?;
     match cpuid.as_deref().map(|cpuid| &cpuid.text) {
         None => Ok(()),
         Some(CpuidText::Words(text)) => writeln!(out, "cpuid = {}", Quoted(text)),
@@ -255,6 +243,40 @@ fn write_machine(out: &mut String, machine: &MachineOptions) -> fmt::Result {
     ] {
         if let Some(number) = number {
             writeln!(out, "{key} = {number}")?;
+        }
+    }
+    Ok(())
+}
+
+fn write_devices(out: &mut String, pci: &[PciDevice], rdm: Option<Rdm>) -> fmt::Result {
+    write_list(out, "pci", pci.iter().map(pci_spec))?;
+    if let Some(rdm) = rdm {
+        let strategy = if rdm.of_host { "strategy=host," } else { "" };
+        writeln!(out, "rdm = \"{strategy}policy={}\"", rdm.policy.as_str())?;
+    }
+    Ok(())
+}
+
+fn write_shim(out: &mut String, shim: Option<&Shim>) -> fmt::Result {
+    if let Some(shim) = shim {
+        writeln!(out, "pvshim = 1\npvshim_cmdline = {}", Quoted(&shim.cmdline))?;
+        if let Some(path) = &shim.path {
+            writeln!(out, "pvshim_path = {}", Quoted(path))?;
+        }
+    }
+    Ok(())
+}
+
+fn write_affinity(out: &mut String, affinity: Option<&AffinityConfig>) -> fmt::Result {
+    if let Some(affinity) = affinity {
+        for (key, lists) in [("cpus", &affinity.hard), ("cpus_soft", &affinity.soft)] {
+            match lists {
+                None => {}
+                Some(CpuLists::Common(list)) => writeln!(out, "{key} = {}", Quoted(list.text()))?,
+                Some(CpuLists::Each(lists)) => {
+                    write_list(out, key, lists.iter().map(|list| list.text().to_owned()))?;
+                }
+            }
         }
     }
     Ok(())

@@ -104,7 +104,15 @@ impl Reader<'_> {
         let rdm = found.take(self.rdm(kind));
         let pci = self.pci(kind, rdm, memory_mib < memory_max_mib, &mut found);
         self.check_passthrough(machine.passthrough, &pci, &mut found);
-        let options = GuestOptions { bootloader, hardware, machine, pci, rdm, ..options };
+        let options = GuestOptions {
+            bootloader,
+            hardware,
+            machine,
+            pci,
+            rdm,
+            shim: found.take(self.shim(kind)),
+            ..options
+        };
         let cmdline = self.cmdline(&mut found);
         let grant_frames_max = self.number("max_grant_frames", 1..=i64::from(u16::MAX));
         let config = VmConfig {
@@ -181,11 +189,7 @@ impl Reader<'_> {
         for (key, setting) in self.settings {
             match (keys::treatment(key), kind) {
                 (Some(Treatment::Refused { harmless, reason }), _)
-                | (Some(Treatment::RefusedForPvh { harmless, reason }), DomainKind::Pvh)
-                | (
-                    Some(Treatment::RefusedUnlessHvm { harmless, reason }),
-                    DomainKind::Pv | DomainKind::Pvh,
-                ) => {
+                | (Some(Treatment::RefusedForPvh { harmless, reason }), DomainKind::Pvh) => {
                     found.faults.extend(self.unless_harmless(key, setting, harmless, reason));
                 }
                 (Some(Treatment::Tolerated { harmless, reason }), _) => {
@@ -330,7 +334,10 @@ impl Reader<'_> {
     }
 
     fn kernel(&self, kind: DomainKind, has_bootloader: bool) -> Result<Option<String>> {
-        let kernel = self.path("kernel")?.map(str::to_owned);
+        let kernel = match self.grub(kind)? {
+            Some(path) => Some(path.to_owned()),
+            None => self.path("kernel")?.map(str::to_owned),
+        };
         if kernel.is_none() && kind != DomainKind::Hvm && !has_bootloader {
             return Err(self.missing(
                 "kernel",

@@ -56,7 +56,7 @@ fn images() -> Images {
     // Its size in memory.
     file[64 + 40] = 1;
     let kernel = KernelImage::parse(&file).expect("a kernel");
-    Images::Kernel { kernel: Arc::new(kernel), ramdisk: None, cmdline: None }
+    Images::Kernel { kernel: Arc::new(kernel), ramdisk: None, cmdline: None, shimmed: None }
 }
 
 fn built() -> Built {

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use toolstack::config::{
     Altp2m, Bios, Bootloader, ClockOffset, DiskBus, DiskConfig, GuestOptions, HvmSettings,
     ImageFormat, Mac, MachineOptions, Mode, ModelUser, OnHostShutdown, Origin, Passthrough,
-    PciDevice, PciName, PciPlace, Rate, Rdm, RdmPolicy, ServedDevices, ShutdownAction,
+    PciDevice, PciName, PciPlace, Rate, Rdm, RdmPolicy, ServedDevices, Shim, ShutdownAction,
     ShutdownPolicy, SmbiosText, SoundCard, Spice, TimerMode, Trust, TscMode, UsbVersion, Vdev, Vga,
     VifConfig, VmConfig, Vnc,
 };
@@ -204,6 +204,10 @@ fn allowed(machine: MachineOptions, kind: DomainKind, grows: bool, nested: bool)
     }
 }
 
+fn shim() -> Box<Shim> {
+    Box::new(Shim { path: Some("/shim".to_owned()), cmdline: "pv-shim quiet".to_owned() })
+}
+
 fn pci() -> Vec<PciDevice> {
     let place = PciPlace { segment: 1, bus: 0xaf, device: 0x1f, function: None };
     let device = |name, slot| PciDevice {
@@ -265,6 +269,7 @@ prop_compose! {
             msr_relaxed: flags[1],
             pci: Vec::new(),
             rdm: None,
+            shim: None,
             is_driver_domain: flags[1],
             machine: MachineOptions::default(),
             hardware: flags[0].then(|| {
@@ -310,7 +315,8 @@ prop_compose! {
         let pci = if has_pci && memory.0 % 2 == 0 { pci() } else { Vec::new() };
         let rdm = Rdm { of_host: is_hvm, policy: RdmPolicy::Strict };
         let rdm = (is_hvm && memory.0 % 3 == 0).then_some(rdm);
-        let options = GuestOptions { bootloader, machine, pci, rdm, ..options };
+        let shim = (kind == DomainKind::Pvh && memory.0 % 2 == 0).then(shim);
+        let options = GuestOptions { bootloader, machine, pci, rdm, shim, ..options };
         VmConfig {
             origin: Origin::default(),
             name,

@@ -147,3 +147,42 @@ fn a_device_has_what_is_said_for_all_unless_it_says_otherwise() {
         [("0000:01:00.1".to_owned(), true, false, false), ("card".to_owned(), true, true, false)]
     );
 }
+
+#[test]
+fn a_kernel_runs_in_a_shim_or_is_grub() {
+    check(
+        "type = 'pvh'\npvshim = 1\npvshim_path = '/shim'\npvshim_extra = 'loglvl=all'\n",
+        &[],
+        &expect![[r#"
+            kind: Pvh,
+            shim: Some(
+            Shim {
+            path: Some(
+            "/shim",
+            ),
+            cmdline: "pv-shim console=xen,pv loglvl=all",
+            },
+            ),
+        "#]],
+    );
+    check("pvshim = 1\npvshim_path = '/shim'\n", &[], &expect![[""]]);
+    for (kind, word, path) in [
+        ("pv", "pvgrub32", "/usr/lib/grub-xen/grub-i386-xen.bin"),
+        ("pv", "pvgrub64", "/usr/lib/grub-xen/grub-x86_64-xen.bin"),
+        ("pvh", "pvgrub64", "/usr/lib/grub-xen/grub-i386-xen_pvh.bin"),
+    ] {
+        let text = format!("name='g'\ntype='{kind}'\nmemory=64\nfirmware='{word}'\n");
+        let config = crate::xlcfg::parse_with(&text, &[]).unwrap();
+        assert_eq!(config.kernel.as_deref(), Some(path));
+    }
+    for (line, problem) in [
+        ("kernel='/k'; firmware='pvgrub64'", "not together with kernel: it stands for one"),
+        (
+            "firmware='ovmf'",
+            "\"ovmf\": expected pvgrub32 or pvgrub64; name another kernel with kernel=",
+        ),
+    ] {
+        let text = format!("name='g'\ntype='pvh'\nmemory=64\n{line}\n");
+        check_error(&text, &[], &format!("guest.cfg:4: firmware: {problem}"));
+    }
+}

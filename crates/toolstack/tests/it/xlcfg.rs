@@ -209,6 +209,7 @@ on_crash    = 'preserve'
                 pci: [],
                 rdm: None,
                 is_driver_domain: false,
+                shim: None,
                 bootloader: None,
             },
             hvm: None,

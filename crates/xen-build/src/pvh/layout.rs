@@ -33,6 +33,9 @@ pub(crate) struct PvhLayout {
     pub(crate) ram_low: Range<u64>,
     /// Empty unless the memory exceeds what fits below the hole.
     pub(crate) ram_high: Range<u64>,
+    /// The kernel that a shim runs, if there is one.
+    pub(crate) shimmed_pfn: u64,
+    pub(crate) shimmed_bytes: u64,
     pub(crate) ramdisk_pfn: u64,
     pub(crate) ramdisk_bytes: u64,
     /// Start info and what it points to, the command line last.
@@ -56,7 +59,9 @@ impl PvhLayout {
         let ram_low = 0..config.memory_pages.min(HOLE_PFN);
         let ram_high = HIGH_PFN..HIGH_PFN + (config.memory_pages - ram_low.end);
         let ramdisk_bytes = config.ramdisk.map_or(0, <[u8]>::len) as u64;
-        let ramdisk_pfn = pages_of(extent.end);
+        let shimmed_pfn = pages_of(extent.end);
+        let shimmed_bytes = config.shimmed.map_or(0, |it| it.image.len()) as u64;
+        let ramdisk_pfn = shimmed_pfn + pages_of(shimmed_bytes);
         let start_info_pfn = ramdisk_pfn + pages_of(ramdisk_bytes);
         let end_pfn = start_info_pfn + pages_of(super::start::bytes_max(config) as u64);
         if end_pfn > ram_low.end {
@@ -65,7 +70,17 @@ impl PvhLayout {
                 needed_mib: mib_of(end_pfn),
             });
         }
-        Ok(Self { entry, ram_low, ram_high, ramdisk_pfn, ramdisk_bytes, start_info_pfn, end_pfn })
+        Ok(Self {
+            entry,
+            ram_low,
+            ram_high,
+            shimmed_pfn,
+            shimmed_bytes,
+            ramdisk_pfn,
+            ramdisk_bytes,
+            start_info_pfn,
+            end_pfn,
+        })
     }
 
     /// The memory map, for Xen and for the guest.
@@ -111,6 +126,8 @@ mod tests {
             entry: 0,
             ram_low: 0..low,
             ram_high: HIGH_PFN..HIGH_PFN + pages - low,
+            shimmed_pfn: 0,
+            shimmed_bytes: 0,
             ramdisk_pfn: 0,
             ramdisk_bytes: 0,
             start_info_pfn: 0,

@@ -67,6 +67,8 @@ pub(crate) fn build<H: Hypervisor>(
         let zeros = segment.memory_bytes - bytes.len() as u64;
         loader.zero(segment.address + bytes.len() as u64, zeros)?;
     }
+    let shimmed = config.shimmed.map_or(&[][..], |it| it.image);
+    loader.put(layout.shimmed_pfn << PAGE_SHIFT, shimmed)?;
     loader.put(layout.ramdisk_pfn << PAGE_SHIFT, config.ramdisk.unwrap_or_default())?;
     let start_info = layout.start_info_pfn << PAGE_SHIFT;
     loader.put(start_info, &start_info_bytes)?;

@@ -15,6 +15,7 @@ pub(crate) const CHANNELS: Channels = Channels {
 /// A base configuration for tests.
 pub(crate) fn config(kind: DomainKind, kernel: &KernelImage, mib: u64) -> BuildConfig<'_> {
     BuildConfig {
+        shimmed: None,
         kind,
         kernel,
         ramdisk: None,

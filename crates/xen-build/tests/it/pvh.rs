@@ -2,7 +2,7 @@
 
 use expect_test::expect;
 use xen::{DomainKind, PAGE_BYTES, Xen};
-use xen_build::{BuildConfig, Built, KernelImage, TscMode};
+use xen_build::{BuildConfig, Built, KernelImage, Shimmed, TscMode};
 
 use crate::fake::{DOMAIN, Fake};
 use crate::kernels::{self, code};
@@ -59,6 +59,30 @@ fn linux_finds_everything_through_start_info() {
     }
     assert_eq!(guest.fake.word(start_info + 48), guest.fake.memory_map.len() as u64 / 20);
     assert_eq!(guest.fake.tsc_mode, Some(2));
+}
+
+#[test]
+fn a_shim_finds_the_kernel_that_it_runs_before_the_ramdisk() {
+    let kernel = KernelImage::parse(&kernels::unikernel().bytes()).unwrap();
+    let (image, ramdisk) = (code(PAGE_BYTES + 3), code(77));
+    let config = BuildConfig {
+        ramdisk: Some(&ramdisk),
+        shimmed: Some(Shimmed { image: &image, cmdline: "root=/dev/xvda" }),
+        cmdline: "pv-shim",
+        ..config(DomainKind::Pvh, &kernel, 64)
+    };
+    let guest = Guest::build(&config).fake;
+    let start_info = guest.register(520);
+    assert_eq!(guest.word(start_info + 8) >> 32, 2);
+    assert_eq!(guest.read(guest.word(start_info + 24), 8), b"pv-shim\0");
+    let modules = guest.word(start_info + 16);
+    let module = |at: u64| {
+        let length = usize::try_from(guest.word(at + 8)).unwrap();
+        guest.read(guest.word(at), length)
+    };
+    assert_eq!((module(modules), module(modules + 32)), (image, ramdisk));
+    assert_eq!(guest.read(guest.word(modules + 16), 15), b"root=/dev/xvda\0");
+    assert_eq!(guest.word(modules + 48), 0);
 }
 
 #[test]
