@@ -110,7 +110,7 @@ kill_xylemd
 wait "$waiting" 2>/dev/null
 touch /tmp/quick
 start_xylemd
-check "the script of before is gone" wait_for '! grep -l vif-slow /proc/[0-9]*/cmdline' 10
+check "the script of before is gone" wait_for '[ -z "$(pids_of "[v]if-slow")" ]' 10
 check "the next daemon connects it" wait_for '[ "$(xy list slow | wc -l)" = 2 ] && [ "$(tail -n 1 /tmp/slow)" = online ]' 30
 check "after it was disconnected" [ "$(tr '\n' ' ' </tmp/slow)" = "online offline online " ]
 check "destroy" xy destroy slow
