@@ -39,7 +39,7 @@ pub use request::{
 };
 pub use sched::{SchedPool, SchedRequest, SchedRow, Scheduler, VcpuBudget};
 pub use storage::{ImageRow, SrRow, StorageRequest, VdiList, VdiRow, VdiUser};
-pub use tuning::{Trigger, TuneRequest};
+pub use tuning::{ConfigUpdate, Trigger, TuneRequest};
 pub use vms::{Define, StartFailure, StartedAll, StateChange, StateChanges, VmRow, VmStatus};
 pub use wire::{
     LINE_BYTES_MAX, WireError, decode_answer, decode_request, encode_answer, encode_request,

@@ -55,6 +55,8 @@ pub enum TuneRequest {
         #[serde(default)]
         vcpu: u32,
     },
+    /// Another configuration, which the VM has from its next reboot or start on. Not of domain 0.
+    ConfigUpdate(ConfigUpdate),
     /// Also of a VM that is only defined. Not of domain 0.
     Rename { target: Target, name: String },
 }
@@ -69,4 +71,21 @@ pub enum Trigger {
     Power,
     Sleep,
     S3resume,
+}
+
+/// Another configuration of a VM that runs.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct ConfigUpdate {
+    pub target: Target,
+    /// The file's name as the user gave it, for error messages.
+    pub file: String,
+    pub config_text: String,
+    /// `key=value` settings of the command line, which override the file's.
+    #[serde(default)]
+    pub overrides: Vec<String>,
+    /// The client's working directory, for relative paths in the file.
+    pub cwd: String,
+    /// Change nothing, and answer with [`Reply::Configs`](crate::Reply::Configs) of one entry that has no domid.
+    #[serde(default)]
+    pub dry_run: bool,
 }

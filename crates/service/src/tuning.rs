@@ -3,9 +3,10 @@
 use api::{Target, TuneRequest};
 use toolstack::Request;
 use toolstack::tuning::{Budget, CpuList, HostLimit, Pinning, Share, Tuning};
+use toolstack::xlcfg;
 use xen::Trigger;
 
-use crate::{Failed, Service, sched};
+use crate::{Failed, Service, render, sched};
 
 impl Service<'_> {
     pub(crate) fn tune(&self, request: TuneRequest) -> Result<api::Reply, Failed> {
@@ -31,8 +32,27 @@ impl Service<'_> {
             TuneRequest::Trigger { target, trigger, vcpu } => {
                 (target, self::trigger(trigger, vcpu))
             }
+            TuneRequest::ConfigUpdate(update) => return self.config_update(update),
             TuneRequest::Rename { target, name } => (target, Tuning::Rename { name }),
         };
+        self.done(Request::Tune { target, tuning })
+    }
+
+    fn config_update(&self, update: api::ConfigUpdate) -> Result<api::Reply, Failed> {
+        let api::ConfigUpdate {
+            target: Target(target),
+            file,
+            config_text,
+            overrides,
+            cwd,
+            dry_run,
+        } = update;
+        let source = xlcfg::Source { file: &file, text: &config_text, overrides: &overrides };
+        let config = self.configuration(source, &cwd, false, !dry_run)?;
+        if dry_run {
+            return Ok(api::Reply::Configs(vec![render::listed_config(None, None, &config)]));
+        }
+        let tuning = Tuning::NextConfig(Box::new(config));
         self.done(Request::Tune { target, tuning })
     }
 }

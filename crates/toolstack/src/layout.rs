@@ -752,6 +752,17 @@ pub fn changed_record_nodes(uuid: Uuid, before: &str, text: &str, pending: &str)
     nodes
 }
 
+/// Where a record has the configuration of the VM's next domain, if that is another.
+pub const NEXT: &str = "next";
+
+/// The part of a record with that, replacing `before`.
+#[must_use]
+pub fn next_config_nodes(uuid: Uuid, before: &str, text: &str) -> Nodes {
+    let mut nodes = Nodes::default();
+    put_text(&mut nodes, &record_path(uuid), NEXT, text, before);
+    nodes
+}
+
 /// The part of a record with the pending devices.
 #[must_use]
 pub fn pending_nodes(uuid: Uuid, pending: &str) -> Nodes {

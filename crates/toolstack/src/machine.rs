@@ -33,6 +33,7 @@ mod lookup;
 mod messages;
 mod model;
 mod moves;
+mod next_config;
 mod operation;
 mod permits;
 mod policy;
@@ -170,6 +171,8 @@ pub(crate) struct Vm {
     crashes: VecDeque<Instant>,
     /// Why it goes down, if there is more than its shutdown reason.
     why: Option<String>,
+    /// What its next domain is made of, if not of the same.
+    next: Option<Arc<VmConfig>>,
     /// A suspend of its guest was given up, and may still happen.
     suspends_late: bool,
     /// An earlier daemon's save of it is recorded, and could not be settled.
@@ -204,6 +207,7 @@ impl Vm {
             condemned: false,
             crashes: VecDeque::new(),
             why: None,
+            next: None,
             suspends_late: false,
             save_is_open: false,
         }
@@ -790,7 +794,9 @@ impl Toolstack {
         };
         let mut adopted = self.adopt(&survey, records, &unique_ids);
         let without_model = self.adopt_models(models, &survey, &mut adopted, out);
-        let Adopted { half_made, unfinished, pending, subscribed, saving, leaving } = adopted;
+        let Adopted { half_made, unfinished, pending, subscribed, saving, leaving, notes } =
+            adopted;
+        out.extend(notes.into_iter().map(|message| Action::Note { message }));
         for domain in subscribed {
             self.give_out(Purpose::Aside, SuspendWork::EndSubscription { domain }, out);
         }

@@ -52,6 +52,8 @@ pub enum Tuning {
     Pool {
         pool: String,
     },
+    /// What the VM's next domain is made of instead. The present one stays as it is.
+    NextConfig(Box<VmConfig>),
 }
 
 /// Whether more vCPUs may be online than the host has CPUs.
@@ -88,6 +90,7 @@ impl Tuning {
             Self::Trigger { .. } | Self::WakeUp => "trigger",
             Self::Rename { .. } => "rename",
             Self::Pool { .. } => "cpupool-migrate",
+            Self::NextConfig(_) => "config-update",
         }
     }
 
@@ -100,7 +103,9 @@ impl Tuning {
                 format!("{verb} to {}", amount(*kib))
             }
             Self::Vcpus { count, .. } => format!("{verb} to {count}"),
-            Self::Pin(_) | Self::Share(_) | Self::Budgets(_) => verb.to_owned(),
+            Self::Pin(_) | Self::Share(_) | Self::Budgets(_) | Self::NextConfig(_) => {
+                verb.to_owned()
+            }
             Self::Sysrq { key } => format!("{verb} {key:?}"),
             Self::Trigger { trigger, .. } => format!("{verb} {trigger:?}").to_ascii_lowercase(),
             Self::WakeUp => format!("{verb} s3resume"),
@@ -117,7 +122,8 @@ impl Tuning {
             | Self::Vcpus { .. }
             | Self::Share(_)
             | Self::Rename { .. }
-            | Self::Pool { .. } => true,
+            | Self::Pool { .. }
+            | Self::NextConfig(_) => true,
             Self::Pin(_)
             | Self::Budgets(_)
             | Self::Sysrq { .. }
@@ -160,7 +166,8 @@ impl Tuning {
             | Self::Budgets(_)
             | Self::Sysrq { .. }
             | Self::Trigger { .. }
-            | Self::WakeUp => {}
+            | Self::WakeUp
+            | Self::NextConfig(_) => {}
         }
     }
 }

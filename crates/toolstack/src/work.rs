@@ -259,6 +259,8 @@ pub struct Record {
     /// The configuration in the first release's words, and all of it if those do not do.
     pub config_text: String,
     pub full_text: String,
+    /// What its next domain is made of instead; empty if that is the same.
+    pub next_text: String,
     /// Present once the domain's nodes were written.
     pub domid: Option<DomId>,
     /// Present once the domain's nodes were written.

@@ -271,7 +271,7 @@ mod tests {
             (
                 "c",
                 "\"c\" is ambiguous: create, check, checkpoint, checkpoint-list, checkpoint-destroy, clone, console, channel-list, \
-                 cd-insert, cd-eject, claims, cpupool-create, cpupool-list, cpupool-destroy, cpupool-rename, \
+                 cd-insert, cd-eject, config-update, claims, cpupool-create, cpupool-list, cpupool-destroy, cpupool-rename, \
                  cpupool-cpu-add, cpupool-cpu-remove, cpupool-migrate, cpupool-numa-split, counters, completion, complete",
             ),
             ("migrate", "migrate"),
@@ -375,6 +375,7 @@ mod tests {
         ("plan", "sentences"),
         ("dmesg", "Xen's own text"),
         ("qemu-monitor-command", "QEMU's own text"),
+        ("config-update", "nothing; -d prints what 'create -n' does"),
         ("cpupool-create", "xl's lines about its configuration"),
         ("bugreport", "a tar file"),
         ("top", "a screen"),

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use api::{
-    AfterSave, Answer, Create, DumpCore, HostRequest, Reply, Request, Restore, Save, SavedFormat,
-    SchedRequest, Scheduler, StorageRequest, Target, Targets, TuneRequest, Wait,
+    AfterSave, Answer, ConfigUpdate, Create, DumpCore, HostRequest, Reply, Request, Restore, Save,
+    SavedFormat, SchedRequest, Scheduler, StorageRequest, Target, Targets, TuneRequest, Wait,
 };
 
 use crate::door::Client;
@@ -47,6 +47,34 @@ fn targets_are_names_numbers_or_uuids_and_answered_in_their_order() {
     assert_eq!(client.ask(Request::Domid { name: "two".to_owned() }), Ok(Reply::Domid(2)));
     assert_eq!(client.ask(Request::Domname { domid: 2 }), Ok(Reply::Domname("two".to_owned())));
     assert_eq!(client.ask(Request::Domname { domid: 7 }).unwrap_err(), refused);
+}
+
+#[test]
+fn a_vm_is_given_another_configuration_that_is_printed_first() {
+    let client = Client::new(12);
+    client.ask(Request::Create(linux("one"))).unwrap();
+    let update = |dry_run, text: &str| {
+        Request::Tune(TuneRequest::ConfigUpdate(ConfigUpdate {
+            target: target("one"),
+            file: "next.cfg".to_owned(),
+            config_text: text.to_owned(),
+            overrides: vec!["memory=24".to_owned()],
+            cwd: "/vm".to_owned(),
+            dry_run,
+        }))
+    };
+    let text = linux("one").config_text;
+    match client.ask(update(true, &text)) {
+        Ok(Reply::Configs(configs)) => assert_eq!(configs[0].domid, None),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(client.ask(update(false, &text)), Ok(Reply::Done));
+    let refused = client.ask(update(false, "name = 'one'\nmemroy = 3\n")).unwrap_err();
+    assert!(refused.starts_with("next.cfg:"), "{refused}");
+    let told = client.logged();
+    let expected = "one: config-update by uid 1000 (pid 77), T s: done";
+    assert_eq!(told.iter().filter(|it| it.contains("config-update")).count(), 1, "{told:#?}");
+    assert!(told.iter().any(|it| it == expected), "{told:#?}");
 }
 
 #[test]

@@ -24,6 +24,7 @@ mod identity;
 mod journal;
 mod lifecycle;
 mod machine_keys;
+mod next_config;
 mod plug;
 mod preemption;
 mod records;

@@ -7,6 +7,7 @@ use xen::{DomId, DomainInfo, DomainRef, Life, ShutdownReason, Uuid};
 
 use super::devices::Pending;
 use super::moves::IsSuspended;
+use super::next_config;
 use super::unread::stand_in;
 use super::{Action, Facts, Incarnation, Purpose, Toolstack, Unread, Vm};
 use crate::layout::{Completion, DeviceRef};
@@ -87,7 +88,8 @@ impl Toolstack {
             let made_disks = words.filter_map(VdiName::parse).collect();
             let facts =
                 Facts { recorded: true, incarnation, transfer, made_disks, ..Facts::default() };
-            let vm = Vm::new(read.config, record.uuid, facts);
+            let mut vm = Vm::new(read.config, record.uuid, facts);
+            vm.next = next_config::read(&record, &mut adopted.notes);
             self.vms.insert(record.uuid, vm);
         }
         adopted
@@ -162,6 +164,8 @@ pub(super) struct Adopted {
     pub(super) leaving: Vec<(Uuid, Leaving, IsSuspended)>,
     /// Domains that were being suspended, perhaps.
     pub(super) subscribed: Vec<DomainRef>,
+    /// Faults that do not matter now.
+    pub(super) notes: Vec<String>,
 }
 
 /// The content of a record, or why it cannot be read.

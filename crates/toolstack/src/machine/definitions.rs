@@ -51,6 +51,11 @@ impl Definition {
         definition
     }
 
+    /// The same with another configuration.
+    pub(super) fn with(&self, config: &VmConfig) -> Self {
+        Self { config: Arc::new(config.clone()), autostart: self.autostart }
+    }
+
     pub(super) fn decode(name: &str, text: &str) -> Result<(Uuid, Self), String> {
         let mut lines = text.lines();
         let first = lines.next().unwrap_or_default();

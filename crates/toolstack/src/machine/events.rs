@@ -262,6 +262,7 @@ impl Toolstack {
                 }
                 Some(
                     Outcome::Gone
+                    | Outcome::Replaced { .. }
                     | Outcome::Reverted { .. }
                     | Outcome::Failed { .. }
                     | Outcome::Moved { .. }
@@ -377,6 +378,9 @@ impl Toolstack {
             }
             Outcome::NotReceived { message, .. } => (VmState::Stopping, message.clone()),
             Outcome::Rebooted => (VmState::Starting, stopped),
+            Outcome::Replaced { .. } => {
+                (VmState::Stopping, format!("{stopped}; starts again with another configuration"))
+            }
             Outcome::Gone if vm.condemned => {
                 (VmState::Stopping, vm.why.clone().unwrap_or_else(|| "destroyed".to_owned()))
             }

@@ -7,7 +7,9 @@ use xen::Uuid;
 use super::operation::{Operation, Outcome, State};
 use super::{Instant, Toolstack};
 use crate::layout::DeviceRef;
-use crate::plan::{ConnectedBy, Start, Unplug, plan_plug, plan_reboot, plan_teardown, plan_unplug};
+use crate::plan::{
+    ConnectedBy, Start, Unplug, plan_create, plan_plug, plan_reboot, plan_teardown, plan_unplug,
+};
 
 /// A possible operation on a VM.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -26,6 +28,11 @@ impl Toolstack {
         let disks = vm.facts.disk_ids();
         let reached = vm.facts.reached(&disks, true);
         let plan = match what {
+            PlanOf::Reboot if vm.next.is_some() => {
+                let config = vm.next.as_ref().expect("just looked at");
+                let teardown = plan_teardown(&vm.config, reached);
+                return format!("{teardown}\n{}", plan_create(config, Start::Running));
+            }
             PlanOf::Reboot => plan_reboot(&vm.config, Start::Running, reached),
             PlanOf::Teardown => plan_teardown(&vm.config, reached),
             PlanOf::Plug(device) => plan_plug(device, ConnectedBy::of(&vm.config, device)),
@@ -107,6 +114,7 @@ fn goal(outcome: &Outcome) -> String {
         Outcome::Created { .. } => "start".to_owned(),
         Outcome::Gone => "teardown".to_owned(),
         Outcome::Rebooted => "reboot".to_owned(),
+        Outcome::Replaced { .. } => "teardown before a start with another configuration".to_owned(),
         Outcome::Suspended { .. } => "suspend".to_owned(),
         Outcome::Saved { .. } => "save".to_owned(),
         Outcome::Dumped { .. } => "dump".to_owned(),

@@ -37,6 +37,8 @@ pub(super) enum Outcome {
     Gone,
     /// The VM runs in another domain.
     Rebooted,
+    /// Nothing is left of it, and it is created from this.
+    Replaced { config: Arc<VmConfig> },
     /// Its guest has suspended, or runs on.
     Suspended { client: Option<ClientId> },
     /// Its guest's state is in a file, or it runs on.
@@ -100,7 +102,7 @@ impl Outcome {
             Self::Received { client, .. }
             | Self::NotReceived { client, .. }
             | Self::Reverted { client, .. } => Some(*client),
-            Self::Gone | Self::Rebooted => None,
+            Self::Gone | Self::Rebooted | Self::Replaced { .. } => None,
         }
     }
 }
@@ -300,6 +302,9 @@ impl Toolstack {
         let vm = self.vms.get_mut(&uuid).expect("a reboot is for a known VM");
         vm.poll_again = false;
         vm.suspends_late = false;
+        if let Some(config) = vm.next.take() {
+            return self.replace(now, uuid, config, out);
+        }
         let disks = vm.facts.disk_ids();
         let plan = plan_reboot(&vm.config, Start::Running, vm.facts.reached(&disks, false));
         self.begin(now, uuid, plan, Outcome::Rebooted, out);
@@ -499,6 +504,7 @@ impl Toolstack {
             Outcome::Created { .. }
             | Outcome::Gone
             | Outcome::Rebooted
+            | Outcome::Replaced { .. }
             | Outcome::Suspended { .. }
             | Outcome::Saved { .. }
             | Outcome::Dumped { .. }
@@ -681,9 +687,8 @@ impl Toolstack {
             | Outcome::NotReceived { .. }) => {
                 self.move_ended(now, uuid, outcome, operation.failure, out);
             }
-            Outcome::Reverted { client, ref revert } => {
-                let revert = revert.clone();
-                self.taken_down_to_revert(now, client, &revert, operation, out);
+            Outcome::Reverted { .. } | Outcome::Replaced { .. } => {
+                self.taken_down_to_go_on(now, operation, out);
             }
             Outcome::Failed { client, message } => {
                 self.forget(now, uuid, Some((client, message)), operation.failure, out);
@@ -705,6 +710,19 @@ impl Toolstack {
             Outcome::Plugged { .. } | Outcome::PlugFailed { .. } | Outcome::Unplugged { .. } => {
                 unreachable!("the end of a plug is told elsewhere")
             }
+        }
+    }
+
+    /// Nothing is left of a VM that is made anew now.
+    fn taken_down_to_go_on(&mut self, now: Instant, operation: Operation, out: &mut Vec<Action>) {
+        match operation.outcome.clone() {
+            Outcome::Reverted { client, revert } => {
+                self.taken_down_to_revert(now, client, &revert, operation, out);
+            }
+            Outcome::Replaced { config } => {
+                self.taken_down_to_replace(now, config, operation, out);
+            }
+            other => unreachable!("{other:?} is its end"),
         }
     }
 

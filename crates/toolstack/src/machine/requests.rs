@@ -400,6 +400,7 @@ impl Toolstack {
             Outcome::Reverted { .. } => "reverted",
             Outcome::Received { .. } => "received",
             Outcome::Gone
+            | Outcome::Replaced { .. }
             | Outcome::Moved { .. }
             | Outcome::NotReceived { .. }
             | Outcome::Failed { .. } => "taken down",

@@ -38,7 +38,7 @@ pub struct Trace {
 fn word(outcome: &Outcome) -> &'static str {
     match outcome {
         Outcome::Created { .. } => "start",
-        Outcome::Gone | Outcome::Reverted { .. } => "stop",
+        Outcome::Gone | Outcome::Replaced { .. } | Outcome::Reverted { .. } => "stop",
         Outcome::Rebooted => "reboot",
         Outcome::Suspended { .. } => "suspend",
         Outcome::Saved { .. } => "save",

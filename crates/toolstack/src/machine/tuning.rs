@@ -31,7 +31,8 @@ impl Toolstack {
         tuning: Tuning,
         out: &mut Vec<Action>,
     ) {
-        if self.is_dom0(target) && !matches!(tuning, Tuning::Rename { .. }) {
+        let is_of_record = matches!(tuning, Tuning::Rename { .. } | Tuning::NextConfig(_));
+        if self.is_dom0(target) && !is_of_record {
             return self.tune_plainly(client, Subject::dom0(), tuning, out);
         }
         if let Tuning::Rename { name } = &tuning
@@ -41,6 +42,13 @@ impl Toolstack {
             return self.rename_definition(client, uuid, name, out);
         }
         self.with_domain(client, target, out, |this, uuid, _, out| {
+            let mut tuning = tuning;
+            if let Tuning::NextConfig(config) = &mut tuning {
+                if let Some(message) = this.next_refusal(uuid, config) {
+                    return fail(client, message, out);
+                }
+                config.uuid = Some(uuid);
+            }
             match this.tune_refusal(uuid, &tuning) {
                 Some(message) => fail(client, message, out),
                 None if tuning.outlives_domain() => {
@@ -76,7 +84,7 @@ impl Toolstack {
     }
 
     /// A VM of ours with a domain.
-    fn subject(&self, uuid: Uuid) -> Subject {
+    pub(super) fn subject(&self, uuid: Uuid) -> Subject {
         let vm = &self.vms[&uuid];
         let domain = vm.facts.incarnation.domain.expect("resolved to one");
         Subject {
@@ -125,6 +133,9 @@ impl Toolstack {
         if let Some(message) = self.tune_refusal(uuid, &tuning) {
             return Err(message);
         }
+        if let Tuning::NextConfig(config) = &tuning {
+            return self.record_next(uuid, config);
+        }
         let vm = &self.vms[&uuid];
         let (namesake, definition) = match &tuning {
             Tuning::Rename { name } => {
@@ -156,7 +167,10 @@ impl Toolstack {
         match result {
             Ok(output) => {
                 output.expect_done();
-                self.vms.reconfigure(uuid, |config| tuning.apply(config));
+                match tuning {
+                    Tuning::NextConfig(config) => self.note_next(uuid, config),
+                    tuning => self.vms.reconfigure(uuid, |config| tuning.apply(config)),
+                }
                 Reply::Done { domid: self.vms[&uuid].facts.domid().unwrap_or_default() }
             }
             Err(Failure(message)) => {

@@ -656,12 +656,13 @@ pub(crate) fn records<T: Transport>(store: &mut Client<T>) -> Result<Vec<Record>
         });
     }
     let path = |record: &Record, node: &str| format!("{}/{node}", record_path(record.uuid));
-    let mut texts: Vec<(String, &mut String)> = Vec::with_capacity(2 * records.len());
+    let mut texts: Vec<(String, &mut String)> = Vec::with_capacity(3 * records.len());
     for record in &mut records {
-        let paths = ["config", "full"].map(|node| path(record, node));
-        let [config, full] = paths;
+        let paths = ["config", "full", crate::layout::NEXT].map(|node| path(record, node));
+        let [config, full, next] = paths;
         texts.push((config, &mut record.config_text));
         texts.push((full, &mut record.full_text));
+        texts.push((next, &mut record.next_text));
     }
     read_texts(store, texts)?;
     Ok(records)

@@ -103,6 +103,8 @@ impl TuneWork {
             Tuning::Sysrq { key } => subject.nodes([("control/sysrq", key.to_string())]),
             Tuning::Trigger { trigger, vcpu } => by.trigger(&subject, *trigger, *vcpu)?,
             Tuning::WakeUp => by.wake_up(&subject)?,
+            // It is all in the record.
+            Tuning::NextConfig(_) => Nodes::default(),
             Tuning::Rename { name } => by.rename(&subject, name, namesake)?,
             Tuning::Pool { pool } => {
                 by.put_in_pool(subject.domid(), &subject.name, pool)?;

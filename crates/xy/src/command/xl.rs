@@ -41,10 +41,7 @@ const QUOTA: &str = "'xenstore-control quota' has the same of our store";
 /// In the order of xl's own list.
 pub(super) const VERBS: &[Verb] = &[
     there("create", "cdeFfnpqVAi"),
-    absent(
-        "config-update",
-        "a running VM keeps its configuration; 'xy define' changes the one that it starts from",
-    ),
+    there("config-update", "fdq"),
     there("list", "lvZcn"),
     there("destroy", "f"),
     there("shutdown", "aFw"),

@@ -620,6 +620,7 @@ fn help_is_there_without_a_daemon() {
          plan                Print the plan of steps that a command would take
          limits              Print or change how many steps run at the same time
          dump-core           Core dump a domain
+         config-update       Update a running domain's saved configuration, used when rebuilding the domain after reboot
          qemu-monitor-command Issue a qemu monitor command to the device model of a domain
          vm-create           Create a VM from an image, and start it
          export              Write a VM with its disks to one file; see 'xy help import'

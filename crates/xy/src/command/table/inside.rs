@@ -1,6 +1,6 @@
 //! Commands that look into a running domain.
 
-use super::super::{Command, DryRun};
+use super::super::{Command, DryRun, MANY};
 use crate::commands::inside;
 use crate::options::Flag;
 
@@ -17,6 +17,19 @@ pub(super) const COMMANDS: &[Command] = &[
         operands: (2, 2),
         dry_run: DryRun::Impossible,
         run: inside::dump_core,
+    },
+    Command {
+        name: "config-update",
+        usage: "<Domain> <ConfigFile> [options] [vars]",
+        about: "Update a running domain's saved configuration, used when rebuilding the domain after reboot",
+        flags: &[
+            Flag::with_value('f', "defconfig", "FILE", "Use the given configuration file."),
+            Flag::new('d', "", "Print the resulting configuration."),
+            Flag::new('q', "quiet", "Accepted for xl compatibility, ignored."),
+        ],
+        operands: (1, MANY),
+        dry_run: DryRun::Possible,
+        run: inside::config_update,
     },
     Command {
         name: "qemu-monitor-command",
