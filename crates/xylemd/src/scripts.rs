@@ -117,7 +117,7 @@ fn end(names: &BTreeSet<String>) {
     }
 }
 
-/// Returns whether there were any.
+/// Returns whether there were any, or may be.
 fn kill_marked(names: &BTreeSet<String>) -> io::Result<bool> {
     let mut any = false;
     for entry in fs::read_dir("/proc")?.flatten() {
@@ -125,8 +125,9 @@ fn kill_marked(names: &BTreeSet<String>) -> io::Result<bool> {
         let Some(pid) = pid.and_then(Pid::from_raw) else { continue };
         // Opened first: the number may be another process's at the end.
         let Ok(process) = pidfd_open(pid, PidfdFlags::empty()) else { continue };
-        // Empty for one that has ended.
         let Ok(environment) = fs::read(entry.path().join("environ")) else { continue };
+        // Empty for one that has ended, and while another program is executed; only the latter has a file.
+        any |= environment.is_empty() && fs::read_link(entry.path().join("exe")).is_ok();
         let mark = environment
             .split(|byte| *byte == 0)
             .find_map(|it| std::str::from_utf8(it).ok()?.strip_prefix(VARIABLE)?.strip_prefix('='));
