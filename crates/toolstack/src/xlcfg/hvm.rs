@@ -28,15 +28,11 @@ pub(super) const REFUSED: &[Row] = &[
         &["0"],
         "needs a graphics card of the host, and such devices are not assigned yet",
     ),
-    (
-        "sdl",
-        &["0"],
-        "QEMU is confined and opens no window in domain 0; vnc or spice shows the screen",
-    ),
 ];
 
 /// Without these the VM works, and a warning says what it lacks.
 pub(super) const TOLERATED: &[Row] = &[
+    ("sdl", &["0"], "ignored: no window is opened in domain 0; vnc or spice shows the screen"),
     ("device_model_stubdomain_seclabel", &[], "ignored: there are no stub domains"),
     ("device_model", &[], "ignored, as xl ignores it; use device_model_override"),
     ("nx", &["1"], "ignored: libxl ignores it too; see cpuid"),

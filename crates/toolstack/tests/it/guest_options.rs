@@ -284,10 +284,6 @@ fn what_an_hvm_guest_cannot_have_is_said() {
             "device_model_version: only qemu-xen is supported",
         ),
         (
-            "sdl=1",
-            "sdl: QEMU is confined and opens no window in domain 0; vnc or spice shows the screen",
-        ),
-        (
             "usb=1; usbversion=2",
             "usbversion: not together with usb or usbdevice, which have a controller of version 1",
         ),

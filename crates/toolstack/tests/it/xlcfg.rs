@@ -362,7 +362,7 @@ fn an_hvm_guest_s_warnings_speak_of_hvm() {
     let text = "name = 'g'; type = 'hvm'; memory = 64\nvnc = 1\nsdl = 1\nsoundhw = 'hda'\n\
                 timer_mode = 2\ndevice_model = '/q'\n";
     let expected = expect![[r#"
-        g.cfg:3: sdl: QEMU is confined and opens no window in domain 0; vnc or spice shows the screen
+        g.cfg:3: warning: sdl: ignored: no window is opened in domain 0; vnc or spice shows the screen
         g.cfg:6: warning: device_model: ignored, as xl ignores it; use device_model_override"#]];
     expected.assert_eq(&findings(text, Strictness::Tolerant).join("\n"));
 }
