@@ -174,11 +174,20 @@ impl AppendFile {
     /// ENOSPC or another errno of the file system if there is no space.
     pub fn make_room(&mut self, bytes: u64) -> Result<bool, HostError> {
         if self.room() < bytes {
-            allocate(&self.file, self.allocated, WINDOW_BYTES)
-                .refused(|| "cannot extend the file".to_owned())?;
-            self.allocated += WINDOW_BYTES;
+            self.extend(WINDOW_BYTES).refused(|| CANNOT_EXTEND)?;
         }
         Ok(self.room() >= bytes)
+    }
+
+    fn extend(&mut self, bytes: u64) -> Result<(), Errno> {
+        // One that somebody truncated would have its length again, and nobody would learn what it lost.
+        let size = u64::try_from(rustix::fs::fstat(&self.file)?.st_size).unwrap_or(0);
+        if size < self.allocated {
+            return Err(Errno::NODATA);
+        }
+        allocate(&self.file, self.allocated, bytes)?;
+        self.allocated += bytes;
+        Ok(())
     }
 
     /// Gives a little space back, if there is room for far more bytes than so many; false if there is not.
@@ -239,17 +248,15 @@ impl AppendFile {
     /// # Errors
     /// As for [`append`](Self::append).
     pub fn append_parts(&mut self, parts: &[&[u8]]) -> Result<(), HostError> {
-        let context = || "cannot extend the file".to_owned();
         let length = parts.iter().map(|part| part.len() as u64).sum::<u64>();
         let end = HEADER_BYTES + self.length + length;
         if end > self.allocated {
             let more = (end - self.allocated).next_multiple_of(WINDOW_BYTES);
-            allocate(&self.file, self.allocated, more).refused(context)?;
-            self.allocated += more;
+            self.extend(more).refused(|| CANNOT_EXTEND)?;
         }
         let mut at = HEADER_BYTES + self.length;
         for part in parts {
-            self.store(at, part).refused(context)?;
+            self.store(at, part).refused(|| CANNOT_EXTEND)?;
             at += part.len() as u64;
         }
         self.length += length;
@@ -415,6 +422,8 @@ impl AsFd for AppendFile {
 
 const HEADER_BYTES: u64 = PAGE_BYTES as u64;
 
+const CANNOT_EXTEND: &str = "cannot extend the file";
+
 /// The window that contains the end of this length.
 fn window_start(length: u64) -> u64 {
     (HEADER_BYTES + length) / WINDOW_BYTES * WINDOW_BYTES
@@ -479,6 +488,18 @@ mod tests {
         all.extend(b"more");
         drop(file);
         assert!(AppendFile::open(&place.0).unwrap().unwrap().read_all().unwrap() == all);
+    }
+
+    #[test]
+    fn a_file_that_somebody_truncated_is_not_extended() {
+        let place = Place::new("cut");
+        let mut file = AppendFile::create(&place.0).unwrap();
+        file.append(b"bytes").unwrap();
+        let cut = std::fs::OpenOptions::new().write(true).open(&place.0).unwrap();
+        cut.set_len(0).unwrap();
+        assert!(file.make_room(u64::MAX).is_err());
+        assert!(file.append(&vec![1; 2 * WINDOW_PAGES * PAGE_BYTES]).is_err());
+        assert_eq!(cut.metadata().unwrap().len(), 0);
     }
 
     #[test]
