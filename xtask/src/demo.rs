@@ -82,7 +82,7 @@ fn on_real_xen() -> Result<()> {
     let began = Instant::now();
     let expected = |what| times::expected(what, "the first time: about 5 min on two CPUs");
     println!("== 1 of 4: Xylem's programs {}", expected(PROGRAMS));
-    timed(PROGRAMS, lab::build_programs)?;
+    timed(PROGRAMS, || cargo::build(&lab::PROGRAMS))?;
     println!(
         "\n== 2 of 4: the emulated host {}",
         times::expected(HOST, "the first time: 90 MB to download")

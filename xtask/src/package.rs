@@ -40,8 +40,6 @@ const PROGRAMS: [(&str, &str, &str, &str); 3] = [
     ("xy", "xy", "bin", "xylem"),
 ];
 
-const TARGET: &str = "x86_64-unknown-linux-gnu";
-
 pub(crate) fn main(parser: &mut lexopt::Parser) -> Result<ExitCode> {
     let mut checks = false;
     while let Some(argument) = parser.next()? {
@@ -154,11 +152,8 @@ fn make(release: &Release, folder: &Path, programs: &str) -> Result<Vec<PathBuf>
 /// Builds the programs in a target folder of that name, and returns where they are.
 fn build(release: &Release, name: &str) -> Result<PathBuf> {
     let target = lab::target_directory()?.join(name);
-    let mut flags = vec![
-        "-Ctarget-feature=+crt-static".to_owned(),
-        "-Crelocation-model=static".to_owned(),
-        format!("--remap-path-prefix={}=xylem", workspace().display()),
-    ];
+    let mut flags = cargo::FLAGS.map(str::to_owned).to_vec();
+    flags.push(format!("--remap-path-prefix={}=xylem", workspace().display()));
     // What lies where differs from machine to machine.
     for (variable, folder, name) in
         [("CARGO_HOME", ".cargo", "cargo"), ("RUSTUP_HOME", ".rustup", "rustup")]
@@ -169,7 +164,7 @@ fn build(release: &Release, name: &str) -> Result<PathBuf> {
         }
     }
     let mut command = cargo::cargo();
-    command.args(["build", "--locked", "--profile", "dist", "--target", TARGET]);
+    command.args(["build", "--locked", "--profile", "dist", "--target", cargo::PLATFORM]);
     for (package, ..) in PROGRAMS {
         command.args(["--package", package]);
     }
@@ -179,7 +174,7 @@ fn build(release: &Release, name: &str) -> Result<PathBuf> {
         .env("XYLEM_COMMIT", &release.commit)
         .env("SOURCE_DATE_EPOCH", release.time.to_string());
     cargo::build_with(&mut command, "the programs do not build")?;
-    Ok(target.join(TARGET).join("dist"))
+    Ok(target.join(cargo::PLATFORM).join("dist"))
 }
 
 /// Lays out what is installed: a folder for each package.

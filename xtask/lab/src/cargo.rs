@@ -28,6 +28,24 @@ pub enum Target<'a> {
     Example(&'a str),
 }
 
+impl Target<'_> {
+    /// Its name.
+    #[must_use]
+    pub const fn name(&self) -> &str {
+        match self {
+            Self::Program(name) | Self::Example(name) => name,
+        }
+    }
+}
+
+/// What all programs are built for: naming the one platform that is installed everywhere keeps [`FLAGS`] away from
+/// build scripts.
+pub const PLATFORM: &str = "x86_64-unknown-linux-gnu";
+
+/// Programs are static, as packages have them: most of a short command's time would otherwise be the dynamic linker's
+/// (measured in the lab: 47 ms against 15 ms to start `xy`).
+pub const FLAGS: [&str; 2] = ["-Ctarget-feature=+crt-static", "-Crelocation-model=static"];
+
 /// Builds targets, optimised, and shows how far it is: the first build takes minutes.
 ///
 /// The whole workspace is selected, whatever is built of it: a dependency's features are those that the selection wants,
@@ -37,15 +55,16 @@ pub enum Target<'a> {
 /// One of them does not build.
 pub fn build(targets: &[Target<'_>]) -> Result<()> {
     let mut command = cargo();
-    command.args(["build", "--release", "--workspace"]);
+    command.args(["build", "--release", "--workspace", "--target", PLATFORM]);
+    command.arg(format!("--config=target.{PLATFORM}.rustflags={FLAGS:?}"));
     let mut names = Vec::new();
     for target in targets {
-        let (kind, name) = match target {
-            Target::Program(name) => ("--bin", name),
-            Target::Example(name) => ("--example", name),
+        let kind = match target {
+            Target::Program(_) => "--bin",
+            Target::Example(_) => "--example",
         };
-        command.args([kind, name]);
-        names.push(*name);
+        command.args([kind, target.name()]);
+        names.push(target.name());
     }
     build_with(&mut command, &format!("{} does not build", names.join(", ")))
 }
@@ -55,7 +74,7 @@ pub fn build(targets: &[Target<'_>]) -> Result<()> {
 /// # Errors
 /// The current folder is unknown.
 pub fn path(target: Target<'_>) -> Result<PathBuf> {
-    let folder = target_directory()?.join("release");
+    let folder = target_directory()?.join(PLATFORM).join("release");
     Ok(match target {
         Target::Program(name) => folder.join(name),
         Target::Example(name) => folder.join("examples").join(name),

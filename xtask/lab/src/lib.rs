@@ -31,7 +31,7 @@ pub use cpio::content as archived;
 pub use host_tools::{install, require_all as require_tools};
 pub use image::{cache_directory, prepare as image};
 pub use overlay::{
-    build_example, build_programs, build_wide_unikernel, built_example, target_directory, workspace,
+    PROGRAMS, build_example, build_wide_unikernel, built_example, target_directory, workspace,
 };
 pub use recipe::Series;
 

@@ -35,45 +35,12 @@ const SCRIPTS: &[(&str, &str)] = &[
     ("soak-others.bash", include_str!("../../../lab/soak-others.bash")),
 ];
 
-/// How a program finds its libraries.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Linkage {
-    Dynamic,
-    /// For a program that runs for every command: most of a short command's time would otherwise be
-    /// the dynamic linker's (measured in the lab: 47 ms against 15 ms to start `xy`).
-    Static,
-}
-
-/// Packages whose programs go into the image, with the programs' names.
-const PROGRAMS: &[(&str, &str, Linkage)] = &[
-    ("xenstored", "xylem-xenstored", Linkage::Dynamic),
-    ("xylemd", "xylemd", Linkage::Dynamic),
-    ("xy", "xy", Linkage::Static),
+/// Xylem's programs, which go into the image.
+pub const PROGRAMS: [cargo::Target<'_>; 3] = [
+    cargo::Target::Program("xylem-xenstored"),
+    cargo::Target::Program("xylemd"),
+    cargo::Target::Program("xy"),
 ];
-
-/// The one target that is installed everywhere. Naming it keeps flags away from build scripts.
-const TARGET: &str = "x86_64-unknown-linux-gnu";
-
-impl Linkage {
-    fn arguments(self) -> Vec<String> {
-        let flags = r#"["-Ctarget-feature=+crt-static", "-Crelocation-model=static"]"#;
-        match self {
-            Self::Dynamic => Vec::new(),
-            Self::Static => vec![
-                format!("--target={TARGET}"),
-                format!("--config=target.{TARGET}.rustflags={flags}"),
-            ],
-        }
-    }
-
-    /// Where cargo puts a release program.
-    fn path(self, program: &str) -> Result<PathBuf> {
-        match self {
-            Self::Dynamic => cargo::path(cargo::Target::Program(program)),
-            Self::Static => Ok(target_directory()?.join(TARGET).join("release").join(program)),
-        }
-    }
-}
 
 /// The overlay's archive.
 ///
@@ -86,7 +53,7 @@ pub(crate) fn build(
     image: &Image,
 ) -> Result<Vec<u8>> {
     if options.build == Build::Fresh {
-        build_programs()?;
+        cargo::build(&PROGRAMS)?;
     }
     let mut archive = Archive::default();
     archive.character_device("dev/console", 5, 1);
@@ -101,10 +68,9 @@ pub(crate) fn build(
     if let Mode::Scenario { text, .. } = mode {
         archive.file("lab/scenario", 0o755, text.as_bytes());
     }
-    for (_, program, linkage) in PROGRAMS {
-        let path = linkage.path(program)?;
-        if let Some(content) = stripped(&path)? {
-            archive.file(&format!("usr/local/bin/{program}"), 0o755, &content);
+    for program in PROGRAMS {
+        if let Some(content) = stripped(&cargo::path(program)?)? {
+            archive.file(&format!("usr/local/bin/{}", program.name()), 0o755, &content);
         }
     }
     if let Some(path) = unikernel(options.build, Unikernel::Small)? {
@@ -138,23 +104,6 @@ pub fn workspace() -> PathBuf {
         .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from);
     let root = manifest.ancestors().find(|folder| folder.join("Cargo.lock").is_file());
     root.unwrap_or(&manifest).to_owned()
-}
-
-/// Builds Xylem's programs as dom0 gets them. Cargo shows what it compiles: the first build takes minutes.
-///
-/// # Errors
-/// One of them does not build.
-pub fn build_programs() -> Result<()> {
-    let of = |wanted| PROGRAMS.iter().filter(move |(_, _, linkage)| *linkage == wanted);
-    let dynamic: Vec<_> =
-        of(Linkage::Dynamic).map(|(_, name, _)| cargo::Target::Program(name)).collect();
-    cargo::build(&dynamic)?;
-    let mut command = cargo::cargo();
-    command.args(["build", "--release"]).args(Linkage::Static.arguments());
-    for (package, _, _) in of(Linkage::Static) {
-        command.args(["--package", package]);
-    }
-    cargo::build_with(&mut command, "the programs for dom0 do not build")
 }
 
 /// Builds an example program; dom0 finds it in `/root`.

@@ -16,7 +16,7 @@ const SEEDS: [u64; 8] = [1, 2, 3, 5, 8, 13, 21, 34];
 const WORLDS: Worlds = Worlds { first: 0, identity: 5_000, swarm: 60, lists: 25_000 };
 
 /// How long each fuzz target runs.
-const FUZZ: Duration = Duration::from_secs(45);
+const FUZZ: Duration = Duration::from_secs(20);
 
 /// Seeds and steps of the comparison with the packaged store.
 const DIFF_SEEDS: [u64; 3] = [1, 2, 3];
@@ -134,11 +134,9 @@ fn format() -> Result<()> {
 
 /// All that later steps run, so that none of them waits for another's build.
 fn programs() -> Result<()> {
-    lab::build_programs()?;
     let in_dom0 = scenarios::EXAMPLES.iter();
-    let examples: Vec<_> =
-        SIMULATIONS.iter().chain(in_dom0).map(|it| Target::Example(it)).collect();
-    cargo::build(&examples)
+    let examples = SIMULATIONS.iter().chain(in_dom0).map(|it| Target::Example(it));
+    cargo::build(&lab::PROGRAMS.into_iter().chain(examples).collect::<Vec<_>>())
 }
 
 fn lints() -> Result<()> {

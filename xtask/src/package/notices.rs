@@ -9,7 +9,6 @@ use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
 use serde_json::json;
 
-use super::TARGET;
 use lab::cargo;
 
 /// Beginnings of the names of files that have to come along.
@@ -67,7 +66,14 @@ struct Kind {
 /// Of these packages of the workspace.
 pub(super) fn of_programs(programs: &[&str], version: &str) -> Result<Notices> {
     let output = cargo::cargo()
-        .args(["metadata", "--locked", "--format-version", "1", "--filter-platform", TARGET])
+        .args([
+            "metadata",
+            "--locked",
+            "--format-version",
+            "1",
+            "--filter-platform",
+            cargo::PLATFORM,
+        ])
         .output()
         .context("cargo metadata does not start")?;
     ensure!(output.status.success(), "cargo metadata: {}", String::from_utf8_lossy(&output.stderr));
