@@ -12,7 +12,7 @@ connected() { wait_for "[ \"\$(xenstore-read $(backend "$1/$2/$3")/state)\" = 4 
 
 echo "== Xen's own vif-bridge, under another name"
 cp $scripts/vif-bridge $scripts/vif-mine
-linux_cfg wired "type = 'pvh'" "memory = 128" "extra = 'console=hvc0 $FAST_BOOT'" "vif = ['bridge=xenbr0,script=vif-mine,vifname=wired0']"
+unikernel_cfg wired "type = 'pvh'" "vif = ['bridge=xenbr0,script=vif-mine,vifname=wired0']"
 check "create" xy create -q /tmp/wired.cfg
 domid=$(xy domid wired)
 check "the guest connects" connected vif "$domid" 0
@@ -25,6 +25,8 @@ check "detach it" xy network-detach wired 1
 check "reboot" xy reboot -w wired
 check "the next domain's is on the bridge" wait_for 'test -e /sys/class/net/xenbr0/brif/wired0' 60
 check "destroy" xy destroy wired
+# Xen's script takes the interface's name for the domain's number and the device's, and writes the MTU there.
+xenstore-rm /local/domain/wired0
 check "nothing is left" same_state /results/state.before
 
 echo "== what a script is told"
@@ -137,7 +139,7 @@ case "$command" in
 esac
 exit 0
 END
-linux_cfg disk "type = 'pv'" "memory = 128" "extra = 'console=hvc0 $FAST_BOOT'" "disk = ['vdev=xvda,script=block-ours,target=script-disk']"
+unikernel_cfg disk "type = 'pv'" "disk = ['vdev=xvda,script=block-ours,target=script-disk']"
 check "create" xy create -q /tmp/disk.cfg
 domid=$(xy domid disk)
 check "the guest connects" connected vbd "$domid" 51712
