@@ -34,8 +34,8 @@ pub use host::{CpuRow, HostRequest, NodeRow, PoolRow, Topology};
 pub use moves::{Arrival, Migrate, Pace, Reach, Runs, Speaks};
 pub use peers::{PeerCheck, PeerKey, PeerRequest, PeerRow};
 pub use request::{
-    Adopt, AfterSave, Create, DumpCore, LimitChanges, Planned, Request, Restore, Save, SavedFormat,
-    Target, Targets, Wait,
+    Adopt, AfterSave, ConsoleKind, Create, DumpCore, LimitChanges, Planned, Request, Restore, Save,
+    SavedFormat, Target, Targets, Wait,
 };
 pub use sched::{SchedPool, SchedRequest, SchedRow, Scheduler, VcpuBudget};
 pub use storage::{ImageRow, SrRow, StorageRequest, VdiList, VdiRow, VdiUser};

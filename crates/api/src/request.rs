@@ -166,6 +166,16 @@ pub struct Adopt {
     pub cwd: String,
 }
 
+/// Who serves a console.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ConsoleKind {
+    /// xenconsoled, or whoever serves a channel.
+    Pv,
+    /// A device model's serial port.
+    Serial,
+}
+
 /// One request.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(tag = "op", rename_all = "kebab-case")]
@@ -265,7 +275,14 @@ pub enum Request {
     /// Answered by [`Reply::Domname`](crate::Reply::Domname).
     Domname { domid: u16 },
     /// Answered by [`Reply::Console`](crate::Reply::Console), once the console has a pty.
-    Console { target: Target },
+    Console {
+        target: Target,
+        /// Without one, the domain's primary console's.
+        #[serde(default, skip_serializing_if = "is_unset")]
+        kind: Option<ConsoleKind>,
+        #[serde(default, skip_serializing_if = "is_unset")]
+        number: u32,
+    },
     /// A command for people to the monitor of a domain's QEMU. Answered by [`Reply::Text`](crate::Reply::Text).
     QemuMonitorCommand { target: Target, command: String },
     /// Answered by [`Reply::Blocks`](crate::Reply::Blocks).

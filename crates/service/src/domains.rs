@@ -5,7 +5,9 @@ use core::time::Duration;
 use api::{Target, Targets, Wait};
 use toolstack::config::OnHostShutdown;
 use toolstack::work::DeviceReading;
-use toolstack::{DomainRow, Fallback, Reply, ReplyWhen, Request, ShutdownRequest, Told, Wanted};
+use toolstack::{
+    ConsoleKind, DomainRow, Fallback, Reply, ReplyWhen, Request, ShutdownRequest, Told, Wanted,
+};
 use xen::{DomId, Uuid};
 
 use crate::{Failed, News, Progress, Service, render, succeeded, unexpected};
@@ -134,11 +136,20 @@ impl Service<'_> {
     }
 
     /// xenconsoled creates the pty some time after the domain was introduced.
-    pub(crate) fn console(&self, target: &str) -> Result<api::Reply, Failed> {
+    pub(crate) fn console(
+        &self,
+        target: &str,
+        kind: Option<api::ConsoleKind>,
+        number: u32,
+    ) -> Result<api::Reply, Failed> {
         let uuid = self.resolve(target)?.to_string();
+        let kind = kind.map(|kind| match kind {
+            api::ConsoleKind::Pv => ConsoleKind::Pv,
+            api::ConsoleKind::Serial => ConsoleKind::Serial,
+        });
         let mut waited = Duration::ZERO;
         loop {
-            match self.ask(Request::Console { target: uuid.clone() })? {
+            match self.ask(Request::Console { target: uuid.clone(), kind, number })? {
                 Reply::Console { domid, tty: Some(tty) } => {
                     return Ok(api::Reply::Console(api::Console { domid: domid.0, tty }));
                 }
@@ -147,10 +158,7 @@ impl Service<'_> {
                     waited += CONSOLE_INTERVAL;
                 }
                 Reply::Console { .. } => {
-                    return Err(Failed::Told(format!(
-                        "{target}: no terminal after {} s; is xenconsoled running?",
-                        CONSOLE_WAIT.as_secs()
-                    )));
+                    return Err(Failed::Told(format!("{target}: {}", no_terminal(number))));
                 }
                 other => return Err(unexpected(&other)),
             }
@@ -251,6 +259,16 @@ pub(crate) fn shutdown(targets: Targets, wait: Wait, how: ShutdownRequest, acpi:
 fn wanted(target: &str) -> Option<Wanted> {
     let number = || target.parse().ok().map(DomId).map(Wanted::Number);
     number().or_else(|| target.parse().ok().map(Wanted::Handle))
+}
+
+fn no_terminal(number: u32) -> String {
+    let seconds = CONSOLE_WAIT.as_secs();
+    match number {
+        0 => format!("no terminal after {seconds} s; is xenconsoled running?"),
+        number => format!(
+            "console {number} has no terminal after {seconds} s; `xy channel-list` shows PV consoles besides number 0"
+        ),
+    }
 }
 
 fn no_such_domain(target: &str) -> Failed {

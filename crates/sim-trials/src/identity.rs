@@ -223,7 +223,7 @@ impl Run {
             10 => Request::Pause { target },
             11 => Request::Unpause { target },
             12 => Request::Vcpus { of: vec![(DomId(1), Uuid([1; 16]))] },
-            13 => Request::Console { target },
+            13 => Request::Console { target, kind: None, number: 0 },
             14 => Request::Devices { target },
             15 | 16 if self.deadly => {
                 let k = 1 + self.prng.below(30);

@@ -170,7 +170,7 @@ fn lookup_of_nobody(host: &mut Host) {
 }
 
 fn console(host: &mut Host) {
-    let reply = host.ask(Request::Console { target: target(host) });
+    let reply = host.ask(Request::Console { target: target(host), kind: None, number: 0 });
     assert!(matches!(reply, Some(Reply::Console { .. })), "{reply:?}");
 }
 

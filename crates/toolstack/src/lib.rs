@@ -35,9 +35,9 @@ pub mod xen_host;
 pub mod xlcfg;
 
 pub use machine::{
-    Action, Asker, Begin, Boot, Census, ClientId, Copy, Created, Deed, DefinitionFile, Device,
-    DomainRow, Event, Fallback, Instant, Level, LogRecord, MediumChange, OpenStep, PermitRequest,
-    PlanOf, Progress, Reply, ReplyWhen, Request, ShutdownRequest, StartedAll, StateChange,
-    StateChanges, StepTime, Summary, Targets, Told, Toolstack, Trace, VmRow, VmState, VmStatus,
-    Wanted, WorkId,
+    Action, Asker, Begin, Boot, Census, ClientId, ConsoleKind, Copy, Created, Deed, DefinitionFile,
+    Device, DomainRow, Event, Fallback, Instant, Level, LogRecord, MediumChange, OpenStep,
+    PermitRequest, PlanOf, Progress, Reply, ReplyWhen, Request, ShutdownRequest, StartedAll,
+    StateChange, StateChanges, StepTime, Summary, Targets, Told, Toolstack, Trace, VmRow, VmState,
+    VmStatus, Wanted, WorkId,
 };

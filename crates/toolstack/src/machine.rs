@@ -85,8 +85,8 @@ pub use journal::{Asker, Level, LogRecord};
 use lookup::Lists;
 pub use lookup::Wanted;
 pub use messages::{
-    Action, Created, DomainRow, Event, MediumChange, Reply, ReplyWhen, Request, ShutdownRequest,
-    StepTime,
+    Action, ConsoleKind, Created, DomainRow, Event, MediumChange, Reply, ReplyWhen, Request,
+    ShutdownRequest, StepTime,
 };
 use moves::Moves;
 use operation::{Operation, Outcome};

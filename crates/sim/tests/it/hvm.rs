@@ -3,7 +3,7 @@
 use sim::{Daemon, HostConfig, ModelFate, MonitorFate};
 use toolstack::layout::{DeviceKind, DeviceRef};
 use toolstack::plan::{CreateStep, Unplug, Wait};
-use toolstack::{MediumChange, Reply, Request, xlcfg};
+use toolstack::{ConsoleKind, MediumChange, Reply, Request, xlcfg};
 use xenstore::client::Nodes as _;
 
 use crate::support::{Lab, unikernel};
@@ -185,6 +185,21 @@ fn where_serial_ports_are_is_in_the_store_as_long_as_the_domain() {
     };
     assert_eq!(tty(&lab, 1).as_deref(), Some(&b"/dev/pts/11"[..]));
     assert_eq!(tty(&lab, 0), None);
+    let console = |lab: &mut Lab, kind, number| match lab.ask(Request::Console {
+        target: "hvm".to_owned(),
+        kind,
+        number,
+    }) {
+        Reply::Console { tty, .. } => tty,
+        other => panic!("{other:?}"),
+    };
+    let pv = console(&mut lab, Some(ConsoleKind::Pv), 0);
+    assert!(pv.is_some());
+    let serial = Some("/dev/pts/11".to_owned());
+    assert_eq!(console(&mut lab, Some(ConsoleKind::Serial), 1), serial);
+    assert_eq!(console(&mut lab, None, 1), serial, "the primary console is the serial port");
+    assert_eq!(console(&mut lab, None, 0), pv, "without that port it is the PV console");
+    assert_eq!(console(&mut lab, Some(ConsoleKind::Pv), 1), None);
     assert!(matches!(lab.destroy("hvm"), Reply::Gone { .. }));
     lab.settle();
     lab.assert_nothing_left();

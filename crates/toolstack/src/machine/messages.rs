@@ -149,6 +149,9 @@ pub enum Request {
     },
     Console {
         target: String,
+        /// `None`: the primary console's.
+        kind: Option<ConsoleKind>,
+        number: u32,
     },
     /// Gives a device model's monitor a command for people. Answered by [`Reply::Text`].
     SpeakToModel {
@@ -276,6 +279,15 @@ impl ShutdownRequest {
             Self::Reboot => "reboot",
         }
     }
+}
+
+/// Who serves a console.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum ConsoleKind {
+    /// xenconsoled, or the server of a channel.
+    Pv,
+    /// The device model, as a serial port.
+    Serial,
 }
 
 /// When a shutdown is answered.

@@ -1,14 +1,14 @@
 //! Requests of clients, and answers to read-only ones.
 
-use xen::{DomId, DomainRef, Uuid};
+use xen::{DomId, DomainKind, DomainRef, Uuid};
 
 use super::checks::WantedVm;
 use super::events::VmState;
 use super::operation::Outcome;
 use super::shutdown::Asking;
 use super::{
-    Action, ClientId, Device, Facts, Foreign, Instant, MediumChange, PlanOf, Purpose, Query, Reply,
-    Request, Toolstack, Vm,
+    Action, ClientId, ConsoleKind, Device, Facts, Foreign, Instant, MediumChange, PlanOf, Purpose,
+    Query, Reply, Request, Toolstack, Vm,
 };
 use crate::config::VmConfig;
 use crate::layout::{self, DeviceRef};
@@ -128,7 +128,9 @@ impl Toolstack {
             Request::Find { wanted } => self.find(client, wanted, out),
             Request::Vms => self.list_vms(client, out),
             Request::HostInfo => self.query(client, Query::HostInfo, QueryWork::HostInfo, out),
-            Request::Console { target } => self.read_console(client, &target, out),
+            Request::Console { target, kind, number } => {
+                self.read_console(client, &target, kind, number, out);
+            }
             Request::SpeakToModel { target, command } => {
                 self.speak_to_model(client, &target, command, out);
             }
@@ -293,10 +295,22 @@ impl Toolstack {
         });
     }
 
-    fn read_console(&mut self, client: ClientId, target: &str, out: &mut Vec<Action>) {
+    fn read_console(
+        &mut self,
+        client: ClientId,
+        target: &str,
+        kind: Option<ConsoleKind>,
+        number: u32,
+        out: &mut Vec<Action>,
+    ) {
         self.with_domain(client, target, out, |this, uuid, domain, out| {
+            let kind = kind.unwrap_or(match this.vms[&uuid].config.kind {
+                DomainKind::Pv | DomainKind::Pvh => ConsoleKind::Pv,
+                DomainKind::Hvm => ConsoleKind::Serial,
+            });
             let query = Query::Console { domid: domain.domid };
-            this.query(client, query, QueryWork::ReadConsole { domain, uuid }, out);
+            let work = QueryWork::ReadConsole { domain, uuid, kind, number };
+            this.query(client, query, work, out);
         });
     }
 

@@ -7,6 +7,7 @@ use xen::{DomId, DomainInfo, DomainRef, Errno, HvmParam, Hypervisor, Trigger, Uu
 use xenstore::client::Transport;
 
 use super::{Performer, failure, refused, store};
+use crate::ConsoleKind;
 use crate::config::VmConfig;
 use crate::device_model::Process;
 use crate::domains::DomainSet;
@@ -35,6 +36,8 @@ pub enum QueryWork {
     ReadConsole {
         domain: DomainRef,
         uuid: Uuid,
+        kind: ConsoleKind,
+        number: u32,
     },
     ReadDevices {
         domain: DomainRef,
@@ -113,8 +116,9 @@ impl QueryWork {
         match self {
             Self::Survey { known } => by.survey(&known).map(Output::Survey),
             Self::Find { domid, known } => by.find(domid, known),
-            Self::ReadConsole { domain, uuid } => {
-                store::console_tty(&mut by.store, domain.domid, uuid).map(Output::Console)
+            Self::ReadConsole { domain, uuid, kind, number } => {
+                let tty = store::console_tty(&mut by.store, domain.domid, uuid, kind, number);
+                tty.map(Output::Console)
             }
             Self::ReadDevices { domain, uuid, devices } => {
                 store::device_readings(&mut by.store, domain.domid, uuid, &devices)

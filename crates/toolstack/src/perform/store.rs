@@ -12,6 +12,7 @@ use xenstore::client::{
 };
 use xenstore::{Error, Permission};
 
+use crate::ConsoleKind;
 use crate::layout::{
     DeviceKind, DeviceRef, Nodes, PENDING, RECEIVED, RECORDS, Removal, cap_path, incoming_path,
     leaving_path, made_disks_path, received_path, record_path, saving_path, suspend_port_path,
@@ -702,18 +703,29 @@ fn check_link(replies: &Replies, index: usize, domid: DomId, uuid: Uuid) -> Resu
     }
 }
 
-/// The domain's pty, created by xenconsoled.
+/// A console's pty, created by its server. As for xenconsole, a serial port that there is not means the PV console.
 pub(crate) fn console_tty<T: Transport>(
     store: &mut Client<T>,
     domid: DomId,
     uuid: Uuid,
+    kind: ConsoleKind,
+    number: u32,
 ) -> Result<Option<String>, Failure> {
+    let domain = format!("/local/domain/{domid}");
     let mut batch = Batch::new();
     let link = batch.read(&vm_link(domid));
-    let tty = batch.read(&format!("/local/domain/{domid}/console/tty"));
+    let pv = batch.read(&match number {
+        0 => format!("{domain}/console/tty"),
+        number => format!("{domain}/device/console/{number}/tty"),
+    });
+    let serial = batch.read(&format!("{domain}/serial/{number}/tty"));
     let replies = store.run(&batch)?;
     check_link(&replies, link, domid, uuid)?;
-    Ok(replies.get_optional(tty)?.map(text).filter(|tty| !tty.is_empty()))
+    let tty = match (kind, replies.get_optional(serial)?) {
+        (ConsoleKind::Serial, Some(tty)) => Some(tty),
+        (ConsoleKind::Serial, None) | (ConsoleKind::Pv, _) => replies.get_optional(pv)?,
+    };
+    Ok(tty.map(text).filter(|tty| !tty.is_empty()))
 }
 
 /// The nodes of a device that lists show.

@@ -393,8 +393,8 @@ const OF_VMS: &[Command] = &[
         usage: "[options] <Domain>",
         about: "Attach to domain's console",
         flags: &[
-            Flag::with_value('t', "", "TYPE", "Console type: pv."),
-            Flag::with_value('n', "", "NUMBER", "Console number: 0."),
+            Flag::with_value('t', "", "TYPE", "Console type: pv, serial or vuart."),
+            Flag::with_value('n', "", "NUMBER", "Console number, 0 by default."),
             Flag::with_value('e', "", "ESCAPE", "Escape character, ^] by default."),
         ],
         operands: (1, 1),

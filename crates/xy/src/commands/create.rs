@@ -190,7 +190,12 @@ pub(crate) fn follow(
             }
             session.call(&Request::Unpause { target: target.clone() }).map(|_| ())
         };
-        console::attach(session, &target, crate::console::ESCAPE_DEFAULT, unpause)?;
+        console::attach(
+            session,
+            &console::primary(&target),
+            crate::console::ESCAPE_DEFAULT,
+            unpause,
+        )?;
     }
     if options.has("F") {
         session.flush();

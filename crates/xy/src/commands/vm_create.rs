@@ -164,7 +164,12 @@ fn vm_create(session: &mut Session, options: &Options) -> Result<(), Failure> {
         let unpause = |session: &mut Session| {
             session.call(&Request::Unpause { target: target.clone() }).map(|_| ())
         };
-        console::attach(session, &target, crate::console::ESCAPE_DEFAULT, unpause)?;
+        console::attach(
+            session,
+            &console::primary(&target),
+            crate::console::ESCAPE_DEFAULT,
+            unpause,
+        )?;
     }
     Ok(())
 }

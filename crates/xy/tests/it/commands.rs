@@ -530,10 +530,7 @@ fn wrong_usage_is_status_2() {
             &["cpupool-create", "a", "b"],
             "cpupool-create: \"b\" is one argument too many; see 'xy help cpupool-create'",
         ),
-        (
-            &["console", "-t", "serial", "a"],
-            "console: type \"serial\" is not supported yet, only pv",
-        ),
+        (&["console", "-t", "vnc", "a"], "console: type \"vnc\" is none of pv, serial and vuart"),
         (&["console", "-e", "xx", "a"], "console: \"xx\" is not an escape character such as ^]"),
         (&["help", "frobnicate"], "\"frobnicate\" is no command; see 'xy help'"),
     ] {

@@ -185,3 +185,23 @@ fn a_terminal_that_cannot_be_opened_is_named() {
         "xy: cannot open the console of domain 3, /nonexistent/pts: No such file or directory (os error 2)\n",
     );
 }
+
+#[test]
+fn a_console_is_named_by_its_type_and_number() {
+    let asked = |words: &[&str]| {
+        let answer = r#"{"error":"x"}"#;
+        let (_, requests) = Daemon::new(&[&[answer]]).run(words);
+        requests
+    };
+    assert_eq!(
+        asked(&["console", "-t", "serial", "u"]),
+        [r#"{"version":1,"op":"console","target":"u","kind":"serial"}"#]
+    );
+    assert_eq!(
+        asked(&["console", "-t", "pv", "-n", "2", "u"]),
+        [r#"{"version":1,"op":"console","target":"u","kind":"pv","number":2}"#]
+    );
+    let (said, requests) = Daemon::new(&[]).run(&["console", "-t", "vuart", "u"]);
+    said.assert(1, "", "xy: console: only domains on ARM have a console of type vuart\n");
+    assert!(requests.is_empty(), "{requests:?}");
+}
