@@ -1,11 +1,16 @@
 //! A VM's configuration in the format of `xl list -l`, for scripts that parse that output.
 //!
-//! Fields with default values are omitted. Source: xen `tools/libs/light/libxl_types.idl`,
+//! Fields that the daemon itself reads or fills in have a type here; all others are libxl's words, as they are in the file that
+//! libxl keeps of a domain. Source: xen `tools/libs/light/libxl_types.idl`,
 //! `printf_info_one_json` in `tools/xl/xl_info.c`.
 
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
 use crate::request::is_unset;
+
+/// Fields by libxl's names.
+pub type Fields = Map<String, Value>;
 
 /// An entry of `list -l`.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
@@ -36,6 +41,9 @@ pub struct DomainConfig {
     pub on_crash: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub on_soft_reset: Option<String>,
+    /// libxl's other fields.
+    #[serde(flatten)]
+    pub more: Fields,
 }
 
 /// `libxl_domain_create_info`.
@@ -46,6 +54,9 @@ pub struct CreateInfo {
     pub kind: String,
     pub name: String,
     pub uuid: String,
+    /// libxl's other fields.
+    #[serde(flatten)]
+    pub more: Fields,
 }
 
 /// `libxl_domain_build_info`.
@@ -67,6 +78,9 @@ pub struct BuildInfo {
     pub ramdisk: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_grant_frames: Option<u32>,
+    /// libxl's other fields.
+    #[serde(flatten)]
+    pub more: Fields,
 }
 
 /// `libxl_device_disk`.
@@ -82,6 +96,9 @@ pub struct Disk {
     pub readwrite: u32,
     #[serde(skip_serializing_if = "is_unset")]
     pub is_cdrom: u32,
+    /// libxl's other fields.
+    #[serde(flatten)]
+    pub more: Fields,
 }
 
 /// `libxl_device_nic`.
@@ -98,4 +115,7 @@ pub struct Nic {
     pub rate_bytes_per_interval: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rate_interval_usecs: Option<u64>,
+    /// libxl's other fields.
+    #[serde(flatten)]
+    pub more: Fields,
 }

@@ -138,7 +138,7 @@ impl Service<'_> {
     /// xenconsoled creates the pty some time after the domain was introduced.
     pub(crate) fn console(
         &self,
-        target: &str,
+        Target(target): &Target,
         kind: Option<api::ConsoleKind>,
         number: u32,
     ) -> Result<api::Reply, Failed> {

@@ -238,9 +238,7 @@ impl Service<'_> {
             | Request::QemuMonitorCommand { .. }) => self.look_inside(request),
             Request::Domid { name } => self.domid(&name),
             Request::Domname { domid } => self.domname(domid),
-            Request::Console { target: it, kind, number } => {
-                self.console(&target(it), kind, number)
-            }
+            Request::Console { target: it, kind, number } => self.console(&it, kind, number),
             request @ (Request::BlockList { .. }
             | Request::NetworkList { .. }
             | Request::ChannelList { .. }

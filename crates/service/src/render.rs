@@ -1,16 +1,17 @@
 //! Converts the machine's values to the API's.
 
 use api::{
-    BlockRow, BuildInfo, ChannelRow, Cost, CreateInfo, CreateReport, Disk, DomainConfig,
+    BlockRow, BuildInfo, ChannelRow, Cost, CreateInfo, CreateReport, Disk, DomainConfig, Fields,
     KeyboardRow, ListedConfig, NetworkRow, Nic, Stage, VcpuRow,
 };
+use serde_json::Value;
 use toolstack::checkpoint::{Checkpoint, SavedDisk};
-use toolstack::config::{Access, ShutdownAction, ShutdownPolicy, TscMode, VmConfig};
+use toolstack::config::{Access, DiskConfig, TscMode, VifConfig, VmConfig};
 use toolstack::layout::{DeviceKind, kind_name};
 use toolstack::scheduler::{Class, Limits};
 use toolstack::work::{DeviceReading, HostInfo, VcpuReading, VcpuReadings};
 use toolstack::{Created, DomainRow};
-use xen::{BitSet, DomId, Uuid};
+use xen::{BitSet, DomId, DomainKind, Uuid};
 
 use crate::Kernel;
 
@@ -221,56 +222,117 @@ pub(crate) fn domain_row(row: &DomainRow) -> api::DomainRow {
     }
 }
 
-fn unless_default(action: ShutdownAction, default: ShutdownAction) -> Option<String> {
-    (action != default).then(|| action.as_str().to_owned())
-}
-
 /// A VM for `list -l` and dry runs.
 pub(crate) fn listed_config(domid: Option<u16>, uuid: Option<Uuid>, vm: &VmConfig) -> ListedConfig {
-    let defaults = ShutdownPolicy::default();
     let uuid = uuid.or(vm.uuid).map(|uuid| uuid.to_string()).unwrap_or_default();
-    let disk = |disk: &toolstack::config::DiskConfig| Disk {
+    let mut fields = toolstack::libxl_json::fields(vm);
+    let disks = of_devices(&mut fields, "disks");
+    let nics = of_devices(&mut fields, "nics");
+    let mut more = |key| match fields.remove(key) {
+        Some(Value::Object(fields)) => fields,
+        _ => Fields::new(),
+    };
+    let (mut create, mut build) = (more("c_info"), more("b_info"));
+    if vm.kind != DomainKind::Pv {
+        create.entry("hap").or_insert_with(|| "True".into());
+    }
+    for key in ["localtime", "disable_migrate"] {
+        build.entry(key).or_insert_with(|| "False".into());
+    }
+    omit(&mut create, &["type", "name", "uuid"]);
+    let typed = ["max_vcpus", "avail_vcpus", "max_memkb", "target_memkb", "tsc_mode", "kernel"];
+    omit(&mut build, &typed);
+    omit(&mut build, &["cmdline", "ramdisk", "max_grant_frames"]);
+    let mut action = |key| match fields.remove(key) {
+        Some(Value::String(action)) => Some(action),
+        _ => None,
+    };
+    // In libxl's words, which differ from those of a file.
+    let [on_poweroff, on_reboot, on_watchdog, on_crash, on_soft_reset] =
+        ["on_poweroff", "on_reboot", "on_watchdog", "on_crash", "on_soft_reset"].map(&mut action);
+    let tsc_mode = match vm.tsc_mode {
+        TscMode::Default => "default",
+        TscMode::AlwaysEmulate => "always_emulate",
+        TscMode::Native => "native",
+    };
+    let config = DomainConfig {
+        c_info: CreateInfo {
+            kind: kind_name(vm.kind).to_owned(),
+            name: vm.name.clone(),
+            uuid,
+            more: create,
+        },
+        b_info: BuildInfo {
+            max_vcpus: vm.vcpus_max,
+            avail_vcpus: (0..vm.vcpus).collect(),
+            max_memkb: vm.memory_max_mib * KIB_PER_MIB,
+            target_memkb: vm.memory_mib * KIB_PER_MIB,
+            tsc_mode: Some(tsc_mode.to_owned()),
+            kernel: vm.kernel.clone(),
+            cmdline: (!vm.cmdline.is_empty()).then(|| vm.cmdline.clone()),
+            ramdisk: vm.ramdisk.clone(),
+            max_grant_frames: vm.grant_frames_max.map(u32::from),
+            more: build,
+        },
+        disks: vm.disks.iter().zip(disks).map(listed_disk).collect(),
+        nics: vm.vifs.iter().zip(nics).map(listed_nic).collect(),
+        on_poweroff,
+        on_reboot,
+        on_watchdog,
+        on_crash,
+        on_soft_reset,
+        more: fields,
+    };
+    ListedConfig { domid, config }
+}
+
+/// With the fields that libxl has of it.
+fn listed_disk((disk, mut more): (&DiskConfig, Fields)) -> Disk {
+    let format = more.get("format").and_then(Value::as_str).unwrap_or("raw").to_owned();
+    omit(&mut more, &["pdev_path", "vdev", "format", "readwrite", "is_cdrom"]);
+    Disk {
         pdev_path: disk.target.clone(),
         vdev: disk.vdev.name.clone(),
         backend: "phy".to_owned(),
-        format: "raw".to_owned(),
+        format,
         readwrite: u32::from(disk.access() == Access::ReadWrite),
         is_cdrom: u32::from(disk.cdrom),
-    };
-    let nic = |vif: &toolstack::config::VifConfig| Nic {
+        more,
+    }
+}
+
+/// Likewise.
+fn listed_nic((vif, mut more): (&VifConfig, Fields)) -> Nic {
+    let typed = ["devid", "mac", "mtu", "bridge", "rate_bytes_per_interval", "rate_interval_usecs"];
+    omit(&mut more, &typed);
+    Nic {
         devid: vif.devid,
         mac: vif.mac.map(|mac| mac.to_string()),
         mtu: vif.mtu,
         bridge: vif.bridge.clone(),
         rate_bytes_per_interval: vif.rate.map(|rate| rate.bytes),
         rate_interval_usecs: vif.rate.map(|rate| rate.interval_us),
+        more,
+    }
+}
+
+/// The fields of each device of a kind.
+fn of_devices(fields: &mut Fields, key: &str) -> impl Iterator<Item = Fields> + use<> {
+    let devices = match fields.remove(key) {
+        Some(Value::Array(devices)) => devices,
+        _ => Vec::new(),
     };
-    let config = DomainConfig {
-        c_info: CreateInfo { kind: kind_name(vm.kind).to_owned(), name: vm.name.clone(), uuid },
-        b_info: BuildInfo {
-            max_vcpus: vm.vcpus_max,
-            avail_vcpus: (0..vm.vcpus).collect(),
-            max_memkb: vm.memory_max_mib * KIB_PER_MIB,
-            target_memkb: vm.memory_mib * KIB_PER_MIB,
-            tsc_mode: match vm.tsc_mode {
-                TscMode::Default => None,
-                TscMode::AlwaysEmulate => Some("always_emulate".to_owned()),
-                TscMode::Native => Some("native".to_owned()),
-            },
-            kernel: vm.kernel.clone(),
-            cmdline: (!vm.cmdline.is_empty()).then(|| vm.cmdline.clone()),
-            ramdisk: vm.ramdisk.clone(),
-            max_grant_frames: vm.grant_frames_max.map(u32::from),
-        },
-        disks: vm.disks.iter().map(disk).collect(),
-        nics: vm.vifs.iter().map(nic).collect(),
-        on_poweroff: unless_default(vm.policy.poweroff, defaults.poweroff),
-        on_reboot: unless_default(vm.policy.reboot, defaults.reboot),
-        on_watchdog: unless_default(vm.policy.watchdog, defaults.watchdog),
-        on_crash: unless_default(vm.policy.crash, defaults.crash),
-        on_soft_reset: unless_default(vm.policy.soft_reset, defaults.soft_reset),
-    };
-    ListedConfig { domid, config }
+    devices.into_iter().map(|device| match device {
+        Value::Object(fields) => fields,
+        _ => Fields::new(),
+    })
+}
+
+/// Leaves out what has a type of its own.
+fn omit(fields: &mut Fields, typed: &[&str]) {
+    for key in typed {
+        fields.remove(*key);
+    }
 }
 
 /// A domain of another toolstack: only its name and UUID are known.
@@ -280,6 +342,7 @@ pub(crate) fn listed_foreign(row: &DomainRow) -> ListedConfig {
             kind: kind_name(row.info.kind()).to_owned(),
             name: row.name.clone().unwrap_or_default(),
             uuid: row.info.handle.to_string(),
+            ..CreateInfo::default()
         },
         b_info: BuildInfo {
             max_vcpus: row.info.vcpu_count(),

@@ -15,7 +15,7 @@ mod tests;
 mod write;
 
 pub use read::from_json;
-pub use write::to_json;
+pub use write::{fields, to_json};
 
 use crate::config::VmConfig;
 

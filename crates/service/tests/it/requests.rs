@@ -7,6 +7,8 @@ use api::{
     SavedFormat, SchedRequest, Scheduler, StorageRequest, Target, Targets, TuneRequest, Wait,
 };
 
+use expect_test::expect;
+
 use crate::door::Client;
 
 fn target(name: &str) -> Target {
@@ -361,4 +363,87 @@ fn a_disk_that_cannot_be_lent_leaves_the_connection() {
     assert_eq!(client.channels_taken.get(), 1);
     // It is detached again.
     ask(StorageRequest::VdiDestroy { vdi: "local:one".to_owned() }).unwrap();
+}
+
+#[test]
+#[expect(clippy::too_many_lines, reason = "one text")]
+fn a_listed_config_has_the_fields_that_libxl_keeps() {
+    let client = Client::new(3);
+    let mut create = linux("one");
+    create
+        .config_text
+        .push_str("localtime = 1\ncpus = '0'\non_crash = 'preserve'\ncpu_weight = 99\n");
+    client.ask(Request::Create(create)).unwrap();
+    let Ok(Reply::Configs(configs)) = client.ask(Request::Configs { targets: vec![target("one")] })
+    else {
+        panic!()
+    };
+    let text = serde_json::to_string_pretty(&configs[0].config).unwrap();
+    expect![[r#"
+        {
+          "c_info": {
+            "type": "pv",
+            "name": "one",
+            "uuid": "01010101-0101-0101-0101-010101010101",
+            "run_hotplug_scripts": "True"
+          },
+          "b_info": {
+            "max_vcpus": 1,
+            "avail_vcpus": [
+              0
+            ],
+            "max_memkb": 16384,
+            "target_memkb": 16384,
+            "tsc_mode": "default",
+            "kernel": "/vm/kernel",
+            "cmdline": "sim.kind=linux",
+            "ramdisk": "/vm/initrd",
+            "arch_arm": {},
+            "arch_x86": {},
+            "disable_migrate": "False",
+            "localtime": "True",
+            "sched_params": {
+              "weight": 99
+            },
+            "type.pv": {},
+            "vcpu_hard_affinity": [
+              [
+                0
+              ]
+            ],
+            "video_memkb": 0
+          },
+          "disks": [
+            {
+              "pdev_path": "/vm/cd.iso",
+              "vdev": "xvdc",
+              "backend": "phy",
+              "format": "raw",
+              "is_cdrom": 1,
+              "removable": 1
+            }
+          ],
+          "nics": [
+            {
+              "devid": 0,
+              "bridge": "xenbr0"
+            }
+          ],
+          "on_poweroff": "destroy",
+          "on_reboot": "restart",
+          "on_watchdog": "destroy",
+          "on_crash": "preserve",
+          "on_soft_reset": "soft_reset"
+        }"#]]
+    .assert_eq(&text);
+    // What is printed is read again by whoever is older or newer.
+    let again: api::DomainConfig = serde_json::from_str(&text).unwrap();
+    assert_eq!(again, configs[0].config);
+    // Each field is there once.
+    let keys = text.lines().filter_map(|line| line.strip_prefix("    \"")?.split('"').next());
+    let mut keys: Vec<&str> = keys.collect();
+    keys.sort_unstable();
+    let all = keys.len();
+    keys.dedup();
+    assert_eq!(keys.len(), all, "{text}");
 }

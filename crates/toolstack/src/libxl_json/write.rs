@@ -19,12 +19,27 @@ use crate::xlcfg::viridian_groups;
 pub fn to_json(config: &VmConfig) -> Result<String, ExportError> {
     let uuid = config.uuid.ok_or(ExportError::NoUuid)?;
     let disks = config.disks.iter().map(disk).collect::<Result<Vec<_>, _>>()?;
+    Ok(whole(config, &uuid.to_string(), &disks).to_string())
+}
+
+/// The fields of the configuration for lists: a VDI is named where xl has a path, and of a VM without a UUID it is empty.
+#[must_use]
+pub fn fields(config: &VmConfig) -> Map<String, Value> {
+    let uuid = config.uuid.map(|uuid| uuid.to_string()).unwrap_or_default();
+    let disks: Vec<Value> = config.disks.iter().map(disk_fields).collect();
+    match whole(config, &uuid, &disks) {
+        Value::Object(fields) => fields,
+        _ => Map::new(),
+    }
+}
+
+fn whole(config: &VmConfig, uuid: &str, disks: &[Value]) -> Value {
     let vifs: Vec<Value> = config.vifs.iter().map(|vif| nic(vif, config.kind)).collect();
     let mut whole = json!({
         "c_info": {
             "type": kind(config.kind),
             "name": config.name,
-            "uuid": uuid.to_string(),
+            "uuid": uuid,
             "run_hotplug_scripts": "True",
         },
         "disks": disks,
@@ -52,7 +67,7 @@ pub fn to_json(config: &VmConfig) -> Result<String, ExportError> {
     ] {
         whole[key] = json!(shutdown_action(action));
     }
-    Ok(whole.to_string())
+    whole
 }
 
 pub(super) fn kind(kind: DomainKind) -> &'static str {
@@ -432,6 +447,10 @@ fn disk(disk: &DiskConfig) -> Result<Value, ExportError> {
         let (vdev, target) = (disk.vdev.name.clone(), disk.target.clone());
         return Err(ExportError::Vdi { vdev, target });
     }
+    Ok(disk_fields(disk))
+}
+
+fn disk_fields(disk: &DiskConfig) -> Value {
     let mut fields = Map::new();
     set(
         &mut fields,
@@ -453,7 +472,7 @@ fn disk(disk: &DiskConfig) -> Result<Value, ExportError> {
             ("removable", disk.cdrom.then_some(1)),
         ],
     );
-    Ok(fields.into())
+    fields.into()
 }
 
 fn nic(vif: &VifConfig, kind: DomainKind) -> Value {
