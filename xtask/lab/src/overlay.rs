@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 use super::cpio::Archive;
 use super::image::Image;
 use super::pair::{Keys, Membership};
-use super::{Build, ExtraFile, GuestKernel, Mode, Options, elf};
+use super::{Build, ExtraFile, GuestKernel, Mode, Options};
 use crate::cargo;
 
 const INIT: &str = include_str!("../../../lab/init.sh");
@@ -188,11 +188,8 @@ fn add(archive: &mut Archive, file: &ExtraFile) -> Result<()> {
     let target = file.dom0.trim_start_matches('/');
     let content = std::fs::read(&file.host)
         .with_context(|| format!("cannot take {} into dom0", file.host.display()))?;
-    let permissions = if elf::libraries(&content).is_empty() && !content.starts_with(b"#!") {
-        0o644
-    } else {
-        0o755
-    };
+    let is_program = [&b"\x7fELF"[..], b"#!"].iter().any(|magic| content.starts_with(magic));
+    let permissions = if is_program { 0o755 } else { 0o644 };
     archive.file(target, permissions, &content);
     Ok(())
 }
