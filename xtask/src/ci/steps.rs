@@ -16,7 +16,7 @@ const SEEDS: [u64; 8] = [1, 2, 3, 5, 8, 13, 21, 34];
 const WORLDS: Worlds = Worlds { first: 0, identity: 5_000, swarm: 60, lists: 25_000 };
 
 /// How long each fuzz target runs.
-const FUZZ: Duration = Duration::from_secs(20);
+const FUZZ: Duration = Duration::from_secs(10);
 
 /// Seeds and steps of the comparison with the packaged store.
 const DIFF_SEEDS: [u64; 3] = [1, 2, 3];

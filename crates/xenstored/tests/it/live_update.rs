@@ -1,9 +1,9 @@
 //! The store goes on in another process, with every client in the middle of what it does.
 
 use std::io::{Read, Write};
-use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use xen::DomId;
@@ -85,10 +85,20 @@ impl Served {
         panic!("nobody writes the pid file");
     }
 
+    /// A new file each time: one that runs, or whose descriptor a child of another test still holds, is busy.
     fn script(&self, text: &str) -> String {
-        let path = self.daemon.folder.path().join("program");
-        std::fs::write(&path, text).unwrap();
-        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o755)).unwrap();
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let path = self.daemon.folder.path().join(format!("program-{number}"));
+        // Another process writes it, so that no child of this one inherits a descriptor that is open for writing.
+        let mut install = std::process::Command::new("install")
+            .args(["-m", "755", "/dev/stdin"])
+            .arg(&path)
+            .stdin(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        install.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
+        assert!(install.wait().unwrap().success());
         path.to_str().unwrap().to_owned()
     }
 }
