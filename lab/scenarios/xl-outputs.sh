@@ -49,7 +49,7 @@ check "create by xl" xl create -q /tmp/two.cfg
 
 for words in "list" "list one" "list two" "list -v" "list -Z" "list -c" "list -n" "vcpu-list" "vcpu-list one" "domid one" \
     "domname 0" "vm-list" "info" "info -n" "uptime" "uptime one" "uptime -s" "claims" "network-list one" "channel-list one" "vkb-list one" "block-list one" \
-    "sched-credit2" "sched-credit2 -d one" "sched-credit2 -s" "cpupool-list" "cpupool-list -c" "dmesg"; do
+    "sharing" "sharing one" "getenforce" "sched-credit2" "sched-credit2 -d one" "sched-credit2 -s" "cpupool-list" "cpupool-list -c" "dmesg"; do
     # shellcheck disable=SC2086 # one word each
     check "the same: $words" same $words
 done
@@ -61,10 +61,22 @@ for words in "nonsense" "-x list" "dom" "-N pause one" "domid" "domid none" "dom
     "sched-credit2 -d none" "sched-credit -d one" "cpupool-destroy none" "cpupool-rename none x" "cpupool-migrate one none" \
     "cpupool-cpu-add none 0" "block-detach one xvdz" "block-detach none xvda" "network-detach one 9" "block-attach none phy:/x,xvda,w" \
     "cd-eject one hda" "console none" "vncviewer none" "migrate none host" "button-press none power" \
-    "qemu-monitor-command one info" "pci-attach none 00:00.0" "usbctrl-attach none" "vtpm-attach none"; do
+    "qemu-monitor-command one info" "setenforce 1" "setenforce maybe" "loadpolicy /nothing" "loadpolicy /etc/hostname" "sharing none" "set-parameters nonsense=1" \
+    "set-parameters com1=9600" "console -t serial none" "console -t nonsense one" "console -n 1 none" "pci-attach none 00:00.0" "usbctrl-attach none" "vtpm-attach none"; do
     # shellcheck disable=SC2086 # one word each
     check "the same end: $words" same_end $words
 done
+
+# A parameter that each of both sets.
+level() { xenhypfs cat /params/guest_loglvl; }
+check "set-parameters by xl" xl set-parameters guest_loglvl=error
+level >/tmp/theirs
+check "set-parameters by us" ours set-parameters guest_loglvl=none
+level >/tmp/ours
+check "the parameter is another" test "$(cat /tmp/theirs)" != "$(cat /tmp/ours)"
+check "set-parameters by us, as by xl" ours set-parameters guest_loglvl=error
+level >/tmp/ours
+check "the parameter is the same" diff /tmp/theirs /tmp/ours
 
 check "xl's own status: block-list none" differ 0 1 block-list none
 check "xl's own status: create /nothing" differ 3 1 create /nothing
@@ -74,7 +86,7 @@ check "xl's own status: psr-hwinfo" differ 253 1 psr-hwinfo
 
 xl list -l one >/results/list-l.xl
 ours list -l one >/results/list-l.xy
-values() { sed -n 's/^ *"\(name\|uuid\|type\|max_vcpus\|max_memkb\|target_memkb\|kernel\|mac\)": \(.*[^,]\),\{0,1\}$/\1 \2/p' "$1" | sort; }
+values() { sed -n 's/^ *"\(name\|uuid\|type\|max_vcpus\|max_memkb\|target_memkb\|video_memkb\|tsc_mode\|kernel\|cmdline\|ramdisk\|mac\|bridge\|run_hotplug_scripts\|on_poweroff\|on_reboot\|on_watchdog\|on_crash\|on_soft_reset\)": \(.*[^,]\),\{0,1\}$/\1 \2/p' "$1" | sort; }
 values /results/list-l.xl >/tmp/theirs
 values /results/list-l.xy >/tmp/ours
 check "list -l has the same values" diff /tmp/theirs /tmp/ours

@@ -97,6 +97,8 @@ pub enum Reply {
     /// By domain: `all`, `none` or numbers.
     NodeAffinity(BTreeMap<u16, String>),
     Pools(Vec<PoolRow>),
+    /// Whether Xen's security module enforces its policy; `None` without one.
+    Enforcing(Option<bool>),
     /// What holds for VMs that do not say otherwise.
     Defaults {
         bridge: String,
@@ -271,6 +273,9 @@ pub struct DomainRow {
     pub kind: String,
     /// Memory allocated and claimed.
     pub mem_kib: u64,
+    /// Of it, what other domains have too.
+    #[serde(skip_serializing_if = "is_unset")]
+    pub shared_kib: u64,
     pub mem_max_kib: u64,
     /// Of `mem_kib`, what is claimed and not allocated yet.
     #[serde(skip_serializing_if = "is_unset")]

@@ -70,6 +70,19 @@ pub enum HostRequest {
         pool: String,
     },
     PoolSplit,
+    /// `name=value` and `noname`, with blanks between.
+    SetParameters {
+        text: String,
+    },
+    /// Answered by [`Reply::Enforcing`](crate::Reply::Enforcing).
+    Enforcing,
+    SetEnforcing {
+        enforcing: bool,
+    },
+    /// A policy of Xen's security module, as hexadecimal digits.
+    LoadPolicy {
+        policy: String,
+    },
 }
 
 /// A CPU pool.

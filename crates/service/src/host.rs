@@ -52,6 +52,16 @@ impl Service<'_> {
                 Moved::Other(ask) => ask,
                 Moved::Own(request) => return self.done(request),
             },
+            HostRequest::SetParameters { text } => {
+                let settings = toolstack::xen_host::parameters(&text).map_err(Failed::Told)?;
+                HostAsk::SetParameters { settings }
+            }
+            HostRequest::Enforcing => HostAsk::Enforcing,
+            HostRequest::SetEnforcing { enforcing } => HostAsk::SetEnforcing { enforcing },
+            HostRequest::LoadPolicy { policy } => {
+                let no_digits = || Failed::Told("a policy is sent as digits".to_owned());
+                HostAsk::LoadPolicy { policy: bytes_of(&policy).ok_or_else(no_digits)? }
+            }
             HostRequest::PoolSplit => HostAsk::SplitByNode { fresh_uuid: self.fresh_uuid()? },
         };
         match self.ask(Request::Host(Box::new(ask)))? {
@@ -92,6 +102,7 @@ impl Service<'_> {
                 Ok(api::Reply::Pools(pools.into_iter().map(pool_row).collect()))
             }
             HostTold::Pool(pool) => Ok(api::Reply::Pools(vec![pool_row(pool)])),
+            HostTold::Enforcing(enforcing) => Ok(api::Reply::Enforcing(enforcing)),
             HostTold::NotAll(lines) => {
                 lines.into_iter().try_for_each(|it| self.door.tell(&Answer::Warning(it)))?;
                 Ok(api::Reply::Done)
@@ -125,6 +136,15 @@ fn rows_of(topology: Topology, pci: &[String]) -> api::Topology {
     });
     let pci = pci.iter().zip(pci_nodes).filter_map(|(name, node)| Some((name.clone(), node?)));
     api::Topology { cpus: cpus.collect(), nodes: nodes.collect(), pci: pci.collect() }
+}
+
+/// Two hexadecimal digits each.
+fn bytes_of(digits: &str) -> Option<Vec<u8>> {
+    let pairs = digits.as_bytes().chunks(2);
+    if !digits.len().is_multiple_of(2) || !digits.bytes().all(|it| it.is_ascii_hexdigit()) {
+        return None;
+    }
+    pairs.map(|pair| u8::from_str_radix(core::str::from_utf8(pair).ok()?, 16).ok()).collect()
 }
 
 /// `0000:00:1f.2`; none if it is no such name.

@@ -208,6 +208,7 @@ pub(crate) fn domain_row(row: &DomainRow) -> api::DomainRow {
         kind: kind_name(info.kind()).to_owned(),
         mem_kib: (info.pages + info.pages_outstanding) * KIB_PER_PAGE,
         claimed_kib: info.pages_outstanding * KIB_PER_PAGE,
+        shared_kib: info.pages_shared * KIB_PER_PAGE,
         mem_max_kib: info.pages_max.saturating_mul(KIB_PER_PAGE),
         vcpus_online: info.vcpus_online,
         running: info.flags.running(),

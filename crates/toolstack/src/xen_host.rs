@@ -56,6 +56,19 @@ pub enum HostAsk {
         name: String,
         pool: String,
     },
+    /// Xen's parameters by name, with their values.
+    SetParameters {
+        settings: Vec<(String, String)>,
+    },
+    /// Answered by [`HostTold::Enforcing`].
+    Enforcing,
+    SetEnforcing {
+        enforcing: bool,
+    },
+    /// A policy of Xen's security module.
+    LoadPolicy {
+        policy: Vec<u8>,
+    },
     /// A pool for each NUMA node; the pools' UUIDs are made of this one. Answered by [`HostTold::NotAll`].
     SplitByNode {
         fresh_uuid: Uuid,
@@ -81,7 +94,16 @@ impl HostAsk {
                 return Some((format!("cpupool-migrate to {pool}"), name));
             }
             Self::SplitByNode { .. } => ("cpupool-numa-split", "this host"),
-            Self::Console { clear: false }
+            Self::SetParameters { settings } => {
+                let settings: Vec<String> =
+                    settings.iter().map(|(name, value)| format!("{name}={value}")).collect();
+                return Some((format!("set parameters {:?} of", settings.join(" ")), "Xen"));
+            }
+            Self::SetEnforcing { enforcing: true } => ("setenforce 1", "Xen's security module"),
+            Self::SetEnforcing { enforcing: false } => ("setenforce 0", "Xen's security module"),
+            Self::LoadPolicy { .. } => ("load a policy into", "Xen's security module"),
+            Self::Enforcing
+            | Self::Console { clear: false }
             | Self::Topology { .. }
             | Self::NodeAffinity { .. }
             | Self::Pools
@@ -89,6 +111,22 @@ impl HostAsk {
         };
         Some((verb.to_owned(), object))
     }
+}
+
+/// Reads parameters as `xl set-parameters` does: `name=value` and `noname`, with blanks between.
+///
+/// # Errors
+/// One has no value.
+pub fn parameters(text: &str) -> Result<Vec<(String, String)>, String> {
+    let setting = |word: &str| {
+        let owned = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+        match (word.split_once('='), word.strip_prefix("no")) {
+            (Some((name, value)), _) => Ok(owned(name, value)),
+            (None, Some(name)) => Ok(owned(name, "no")),
+            (None, None) => Err(format!("{word}: has no value; write {word}=VALUE or no{word}")),
+        }
+    };
+    text.split([' ', '\t']).filter(|word| !word.is_empty()).map(setting).collect()
 }
 
 /// What is answered.
@@ -104,6 +142,8 @@ pub enum HostTold {
     },
     Pools(Vec<Pool>),
     Pool(Pool),
+    /// Whether Xen's security module enforces its policy; `None` without one.
+    Enforcing(Option<bool>),
     /// CPUs that could not be moved, and why.
     NotAll(Vec<String>),
 }
@@ -175,6 +215,16 @@ pub enum PoolCpus {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn parameters_are_set_or_switched_off() {
+        let setting = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+        let read = parameters(" a=1\t nob  noc=x=y ").unwrap();
+        assert_eq!(read, [setting("a", "1"), setting("b", "no"), setting("noc", "x=y")]);
+        assert_eq!(parameters(""), Ok(Vec::new()));
+        let refused = parameters("a=1 ept").unwrap_err();
+        assert_eq!(refused, "ept: has no value; write ept=VALUE or noept");
+    }
 
     #[test]
     fn schedulers_have_names() {

@@ -144,6 +144,8 @@ pub struct DomainInfo {
     pub pages_max: u64,
     /// Claimed but not yet allocated.
     pub pages_outstanding: u64,
+    /// Shared with other domains.
+    pub pages_shared: u64,
     pub shared_info_frame: u64,
     pub cpu_time_ns: u64,
     pub vcpus_online: u32,
@@ -163,6 +165,7 @@ impl DomainInfo {
             pages: u64_at(bytes, 8),
             pages_max: u64_at(bytes, 16),
             pages_outstanding: u64_at(bytes, 24),
+            pages_shared: u64_at(bytes, 32),
             shared_info_frame: u64_at(bytes, 48),
             cpu_time_ns: u64_at(bytes, 56),
             vcpus_online: u32_at(bytes, 64),

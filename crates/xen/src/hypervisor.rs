@@ -16,6 +16,7 @@ pub enum Op {
     Version = 17,
     GrantTable = 20,
     Mmuext = 26,
+    Xsm = 27,
     Sched = 29,
     EventChannel = 32,
     Physdev = 33,

@@ -168,7 +168,7 @@ pub(crate) fn run(session: &mut Session, arguments: Vec<String>) -> Result<(), F
         return Err(Failure::usage(format!("{}: cannot be run dry (-N)", command.name)));
     }
     let options = Options::parse(command, arguments)?;
-    (command.run)(session, &options)
+    (command.run)(session, &options).map_err(Failure::without_xl)
 }
 
 /// Whether help is asked for.
@@ -346,6 +346,8 @@ mod tests {
         "cpupool-cpu-remove",
         "cpupool-migrate",
         "cpupool-numa-split",
+        "set-parameters",
+        "setenforce",
         "undefine",
         "wait",
         "peer add",
@@ -374,6 +376,8 @@ mod tests {
         ("explain", "sentences"),
         ("plan", "sentences"),
         ("dmesg", "Xen's own text"),
+        ("getenforce", "one word, as xl prints it"),
+        ("loadpolicy", "a sentence, as xl prints it"),
         ("qemu-monitor-command", "QEMU's own text"),
         ("config-update", "nothing; -d prints what 'create -n' does"),
         ("cpupool-create", "xl's lines about its configuration"),

@@ -18,6 +18,8 @@ pub(crate) enum Failure {
     Usage(String),
     /// The command failed; several objects may each have a line.
     Failed(Vec<String>),
+    /// The same, with the status that xl has in its place.
+    AsXl(u8, String),
 }
 
 impl Failure {
@@ -29,16 +31,26 @@ impl Failure {
         Self::Failed(vec![message.into()])
     }
 
+    /// As a command of `xy` has it, whose statuses do not depend on the command.
+    pub(crate) fn without_xl(self) -> Self {
+        match self {
+            Self::AsXl(2, message) => Self::Usage(message),
+            Self::AsXl(_, message) => Self::failed(message),
+            other => other,
+        }
+    }
+
     pub(crate) fn status(&self) -> u8 {
         match self {
             Self::Usage(_) => 2,
             Self::Failed(_) => 1,
+            Self::AsXl(status, _) => *status,
         }
     }
 
     pub(crate) fn messages(&self) -> &[String] {
         match self {
-            Self::Usage(message) => std::slice::from_ref(message),
+            Self::Usage(message) | Self::AsXl(_, message) => std::slice::from_ref(message),
             Self::Failed(messages) => messages,
         }
     }

@@ -179,3 +179,72 @@ fn messages_and_topology_are_those_of_xen() {
     let Ok(Reply::NodeAffinity(nodes)) = ask(&client, request) else { panic!() };
     assert_eq!(nodes.keys().copied().collect::<Vec<_>>(), [0, 1]);
 }
+
+fn set_parameters(client: &Client, text: &str) -> Result<Reply, String> {
+    ask(client, HostRequest::SetParameters { text: text.to_owned() })
+}
+
+#[test]
+fn parameters_of_xen_are_set_in_their_own_type() {
+    let client = client(5);
+    assert_eq!(
+        set_parameters(&client, "gnttab_max_frames=0x80  guest_loglvl=none/all"),
+        Ok(Reply::Done)
+    );
+    let parameter = |name: &str| client.host.machine().get().parameter(name).to_vec();
+    assert_eq!(parameter("gnttab_max_frames"), [128, 0, 0, 0]);
+    assert_eq!(parameter("guest_loglvl"), b"none/all\0");
+    let long = "x".repeat(2000);
+    for (text, why) in [
+        ("com1=9600", "cannot set com1: Xen does not change it while it runs".to_owned()),
+        (
+            "gnttab_max_frames=many",
+            "cannot set gnttab_max_frames: \"many\" is no value of it".to_owned(),
+        ),
+        (
+            "nonsense=1",
+            "cannot set nonsense: Xen has no parameter of this name that it shows".to_owned(),
+        ),
+        ("noept", "cannot set ept: Xen has no parameter of this name that it shows".to_owned()),
+        ("ept", "ept: has no value; write ept=VALUE or noept".to_owned()),
+        (
+            &*format!("{long}=1"),
+            format!("cannot set {long}: Xen has no parameter of this name that it shows"),
+        ),
+    ] {
+        assert_eq!(set_parameters(&client, text).unwrap_err(), why);
+    }
+    // The first is set all the same, as by xl.
+    set_parameters(&client, "gnttab_max_frames=7 com1=9600").unwrap_err();
+    assert_eq!(parameter("gnttab_max_frames"), [7, 0, 0, 0]);
+    let logged = client.logged();
+    let deed = "set parameters \"gnttab_max_frames=7 com1=9600\" of";
+    assert!(logged.iter().any(|line| line.contains(deed)), "{logged:?}");
+}
+
+#[test]
+fn the_security_module_is_told_its_mode_and_its_policy() {
+    let load = |client: &Client, policy: &str| {
+        ask(client, HostRequest::LoadPolicy { policy: policy.to_owned() })
+    };
+    let machine = MachineConfig { has_flask: true, ..MachineConfig::default() };
+    let client = Client::on(HostConfig { seed: 6, machine, ..HostConfig::default() });
+    assert_eq!(ask(&client, HostRequest::Enforcing), Ok(Reply::Enforcing(Some(true))));
+    for enforcing in [false, true] {
+        assert_eq!(ask(&client, HostRequest::SetEnforcing { enforcing }), Ok(Reply::Done));
+        assert_eq!(ask(&client, HostRequest::Enforcing), Ok(Reply::Enforcing(Some(enforcing))));
+    }
+    assert_eq!(load(&client, "8cff7cf9000102ff"), Ok(Reply::Done));
+    let policy = client.host.machine().get().flask_policy().to_vec();
+    assert_eq!(policy, [0x8c, 0xff, 0x7c, 0xf9, 0, 1, 2, 0xff]);
+    let refused = load(&client, "00").unwrap_err();
+    assert_eq!(refused, "Xen does not take it as a policy of Flask");
+    assert_eq!(load(&client, "0").unwrap_err(), "a policy is sent as digits");
+    assert_eq!(load(&client, "é").unwrap_err(), "a policy is sent as digits");
+
+    let client = self::client(7);
+    assert_eq!(ask(&client, HostRequest::Enforcing), Ok(Reply::Enforcing(None)));
+    let refused = ask(&client, HostRequest::SetEnforcing { enforcing: true }).unwrap_err();
+    assert_eq!(refused, "Xen runs without the security module Flask");
+    assert_eq!(load(&client, "8cff7cf9").unwrap_err(), refused);
+}

@@ -172,7 +172,9 @@ impl SimXen {
             Op::Sched => self.sched_op(caller, arena, args),
             Op::Multicall => self.multicall(caller, arena, call),
             Op::Physdev => self.physdev_op(caller, arena, args),
-            Op::GrantTable | Op::Dm | Op::Hypfs => Err(Errno::ENOSYS),
+            Op::Hypfs => self.hypfs_op(arena, args),
+            Op::Xsm => self.xsm_op(arena, args[0]),
+            Op::GrantTable | Op::Dm => Err(Errno::ENOSYS),
         }
     }
 
@@ -343,6 +345,7 @@ fn op_by_number(number: u64) -> Option<Op> {
         Op::Domctl,
         Op::Dm,
         Op::Hypfs,
+        Op::Xsm,
     ]
     .into_iter()
     .find(|op| *op as u64 == number)
@@ -390,7 +393,10 @@ fn name(arena: &Arena<'_>, op: Op, args: [u64; 5]) -> Result<&'static str, Errno
         (Op::Physdev, 14) => "unmap_pirq",
         (Op::Physdev, _) => "physdev_op",
         (Op::Dm, _) => "dm_op",
+        (Op::Hypfs, 1) => "hypfs_read",
+        (Op::Hypfs, 2) => "hypfs_write",
         (Op::Hypfs, _) => "hypfs_op",
+        (Op::Xsm, _) => "flask_op",
     })
 }
 

@@ -17,6 +17,7 @@ mod hypercall;
 mod hypervisor;
 mod listing;
 mod memory;
+mod operator;
 mod pagetable;
 mod physmap;
 mod policy;
@@ -118,6 +119,8 @@ pub struct MachineConfig {
     pub has_vpmu: bool,
     /// Whether vCPUs can be traced.
     pub has_vmtrace: bool,
+    /// Whether there is the Flask security module.
+    pub has_flask: bool,
 }
 
 impl Default for MachineConfig {
@@ -135,6 +138,7 @@ impl Default for MachineConfig {
             has_iommu: false,
             has_vpmu: false,
             has_vmtrace: false,
+            has_flask: false,
         }
     }
 }
@@ -181,6 +185,7 @@ pub struct SimXen {
     mapping_next: u64,
     calls: BTreeMap<&'static str, u64>,
     host: host::HostSettings,
+    operator: operator::Operator,
     /// Domains that receive global VIRQs instead of dom0.
     virq_handlers: BTreeMap<u32, DomId>,
     judge: Option<rival::Judge>,
@@ -210,6 +215,7 @@ impl SimXen {
         frames.order_max = config.order_max;
         let mut xen = Self {
             host: host::HostSettings::new(config.cpus, config.scheduler),
+            operator: operator::Operator::new(),
             virq_handlers: BTreeMap::new(),
             config,
             now: Time(1_000_000_000),

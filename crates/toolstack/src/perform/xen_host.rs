@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use xen::{BitSet, CpuPlace, DomId, Errno, Hypervisor, Scheduler, Uuid};
+use xen::{BitSet, CpuPlace, DomId, Errno, Hypervisor, ParameterError, Scheduler, Uuid};
 use xenstore::client::{Batch, Nodes as _, Transport};
 
 use super::{Performer, failure, refused, store};
@@ -57,9 +57,43 @@ impl<H: Hypervisor, T: Transport, O> Performer<H, T, O> {
             HostAsk::MoveDomain { domid, handle, name, pool } => {
                 self.move_domain(domid, handle, &name, &pool)?
             }
+            HostAsk::SetParameters { settings } => self.set_parameters(&settings)?,
+            HostAsk::Enforcing => HostTold::Enforcing(match self.xen.flask_enforces() {
+                Ok(enforces) => Some(enforces),
+                Err(Errno::ENOSYS) => None,
+                Err(errno) => return Err(failure("Xen's security module", errno)),
+            }),
+            HostAsk::SetEnforcing { enforcing } => {
+                self.xen.set_flask_enforces(enforcing).map_err(module_failure)?;
+                HostTold::Done
+            }
+            HostAsk::LoadPolicy { policy } => {
+                self.xen.load_flask_policy(&policy).map_err(module_failure)?;
+                HostTold::Done
+            }
             HostAsk::SplitByNode { fresh_uuid } => self.split_by_node(fresh_uuid)?,
         };
         Ok(Output::Host(Box::new(told)))
+    }
+
+    /// In their order, up to the first that cannot be set.
+    fn set_parameters(&mut self, settings: &[(String, String)]) -> Result<HostTold, Failure> {
+        for (name, value) in settings {
+            self.xen.set_parameter(name, value).map_err(|error| {
+                let why = match error {
+                    ParameterError::ReadOnly => "Xen does not change it while it runs".to_owned(),
+                    ParameterError::Value => format!("{value:?} is no value of it"),
+                    ParameterError::Xen(Errno::ENOENT) => {
+                        "Xen has no parameter of this name that it shows".to_owned()
+                    }
+                    ParameterError::Xen(Errno::ENOSYS) => "this Xen has no hypfs".to_owned(),
+                    ParameterError::Xen(Errno::EINVAL) => format!("Xen does not take {value:?}"),
+                    ParameterError::Xen(errno) => format!("Xen returned {errno}"),
+                };
+                Failure(format!("cannot set {name}: {why}"))
+            })?;
+        }
+        Ok(HostTold::Done)
     }
 
     fn console_text(&mut self, clear: bool) -> Result<String, Failure> {
@@ -323,6 +357,14 @@ impl<H: Hypervisor, T: Transport, O> Performer<H, T, O> {
         }
         Ok(HostTold::NotAll(not_all))
     }
+}
+
+fn module_failure(errno: Errno) -> Failure {
+    Failure(match errno {
+        Errno::ENOSYS => "Xen runs without the security module Flask".to_owned(),
+        Errno::EINVAL => "Xen does not take it as a policy of Flask".to_owned(),
+        errno => format!("the security module Flask refuses: Xen returned {errno}"),
+    })
 }
 
 /// The pool with this number or name.

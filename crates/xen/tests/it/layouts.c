@@ -17,12 +17,14 @@
 #include <xen/event_channel.h>
 #include <xen/grant_table.h>
 #include <xen/hvm/hvm_op.h>
+#include <xen/hypfs.h>
 #include <xen/hvm/params.h>
 #include <xen/memory.h>
 #include <xen/physdev.h>
 #include <xen/sched.h>
 #include <xen/sysctl.h>
 #include <xen/version.h>
+#include <xen/xsm/flask_op.h>
 
 #define ARENA_BYTES (128 * 1024)
 #define ARENA_ADDRESS 0x700000000000ull
@@ -589,6 +591,27 @@ static void read_call(uint64_t op, const uint64_t *args)
         PARAM(NR_IOREQ_SERVER_PAGES); PARAM(VM86_TSS_SIZED); PARAM(MCA_CAP); PARAM(ALTP2M);
         case HVM_PARAM_VM_GENERATION_ID_ADDR: printf(" index=VM_GENERATION_ID_ADDR"); break;
         default: printf(" index=UNKNOWN %u", p->index);
+        }
+        break;
+    }
+    case __HYPERVISOR_hypfs_op: {
+        printf("hypfs_op %s path=%s path_bytes=%llu", args[0] == XEN_HYPFS_OP_read ? "read" : "OTHER",
+               (const char *)at(args[1]), (unsigned long long)args[2]);
+        at(args[3]);
+        printf(" entry=%d", args[4] == sizeof(struct xen_hypfs_direntry));
+        break;
+    }
+    case __HYPERVISOR_xsm_op: {
+        const struct xen_flask_op *f = at(args[0]);
+        printf("xsm_op version=%d", f->interface_version == XEN_FLASK_INTERFACE_VERSION);
+        switch (f->cmd) {
+        case FLASK_GETENFORCE: printf(" getenforce"); break;
+        case FLASK_SETENFORCE: printf(" setenforce"); FIELD(f, u.enforce.enforcing); break;
+        case FLASK_LOAD:
+            printf(" load"); FIELD(f, u.load.size);
+            hex("buffer", at(HANDLE(f->u.load.buffer)), f->u.load.size);
+            break;
+        default: printf(" OTHER %u", f->cmd);
         }
         break;
     }

@@ -341,6 +341,10 @@ fn issue_host(xen: &mut Xen<Scripted<'_>>) {
     let _ = xen.cpu_features(CpuPolicyKind::PvMax);
     let _ = xen.host_cpu_policy(CpuPolicyKind::HvmDefault);
     let _ = xen.features(1);
+    let _ = xen.set_parameter("guest_loglvl", "all");
+    let _ = xen.flask_enforces();
+    let _ = xen.set_flask_enforces(true);
+    let _ = xen.load_flask_policy(&[1, 2, 3]);
     let _ = xen.channel_status(DOMID, EvtchnPort(35));
     let _ = xen.reset_channels(DOMID);
 }
@@ -550,6 +554,10 @@ fn hypercalls_decode_with_the_headers() {
         sysctl get_cpu_policy index=0x5 nr_leaves=0 nr_msrs=0 apart=0
         sysctl get_cpu_policy index=0x5 nr_leaves=0 nr_msrs=0 apart=0
         xen_version get_features submap_idx=0x1
+        hypfs_op read path=/params/guest_loglvl path_bytes=21 entry=1
+        xsm_op version=1 getenforce
+        xsm_op version=1 setenforce u.enforce.enforcing=0x1
+        xsm_op version=1 load u.load.size=0x3 buffer=010203
         event_channel_op status dom=0x7 port=0x23
         event_channel_op reset dom=0x7
         domctl domain=7 get_paging_mempool_size
@@ -638,6 +646,7 @@ fn structures_of_the_headers_decode() {
             pages: 12,
             pages_max: 13,
             pages_outstanding: 14,
+            pages_shared: 15,
             shared_info_frame: 17,
             cpu_time_ns: 18,
             vcpus_online: 19,

@@ -34,8 +34,6 @@ const VTPM: &str = "Xylem has no vTPM devices";
 const VDISPL: &str = "Xylem has no PV displays";
 const VSND: &str = "Xylem has no PV sound cards";
 const PSR: &str = "Xylem does not control caches and memory bandwidth of CPUs";
-const FLASK: &str =
-    "Xylem does not control Xen's security module; Debian's Xen is built without it";
 const QUOTA: &str = "'xenstore-control quota' has the same of our store";
 
 /// In the order of xl's own list.
@@ -73,7 +71,7 @@ pub(super) const VERBS: &[Verb] = &[
     there("vcpu-set", "i"),
     there("vm-list", ""),
     there("info", "n"),
-    absent("sharing", "Xylem's domains do not share memory"),
+    there("sharing", ""),
     there("sched-credit", "dwcptrms"),
     there("sched-credit2", "dwcprs"),
     there("sched-rtds", "dpbevc"),
@@ -83,7 +81,7 @@ pub(super) const VERBS: &[Verb] = &[
     there("trigger", ""),
     there("sysrq", ""),
     there("debug-keys", ""),
-    absent("set-parameters", "Xylem does not change Xen's parameters at run time"),
+    there("set-parameters", ""),
     there("dmesg", "c"),
     there("top", ""),
     there("network-attach", ""),
@@ -115,9 +113,9 @@ pub(super) const VERBS: &[Verb] = &[
     there("cpupool-cpu-remove", ""),
     there("cpupool-migrate", ""),
     there("cpupool-numa-split", ""),
-    absent("getenforce", FLASK),
-    absent("setenforce", FLASK),
-    absent("loadpolicy", FLASK),
+    there("getenforce", ""),
+    there("setenforce", ""),
+    there("loadpolicy", ""),
     absent(
         "remus",
         "Xylem does not replicate running domains; see 'xy help checkpoint' and 'xy help migrate'",
@@ -192,7 +190,7 @@ pub(crate) fn run(session: &mut Session, arguments: Vec<String>) -> Result<(), F
     // xl has 2 for wrong options and missing operands only.
     result.map_err(|failure| match failure {
         Failure::Usage(message) => Failure::failed(message),
-        failed @ Failure::Failed(_) => failed,
+        failed @ (Failure::Failed(_) | Failure::AsXl(..)) => failed,
     })
 }
 

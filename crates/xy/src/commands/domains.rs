@@ -62,6 +62,17 @@ pub(crate) fn claims(session: &mut Session, options: &Options) -> Result<(), Fai
     Ok(())
 }
 
+pub(crate) fn sharing(session: &mut Session, options: &Options) -> Result<(), Failure> {
+    let request = Request::List { targets: options.targets() };
+    let rows = expect_reply!(session.call(&request)?, Domains);
+    if options.has("json") {
+        session.print_json(&rows);
+    } else {
+        session.print(&columns::sharing(&rows));
+    }
+    Ok(())
+}
+
 pub(crate) fn dominfo(session: &mut Session, options: &Options) -> Result<(), Failure> {
     let mut blocks = Vec::new();
     for target in options.targets() {

@@ -52,6 +52,59 @@ pub(crate) fn debug_keys(session: &mut Session, options: &Options) -> Result<(),
     pools::ask(session, HostRequest::DebugKeys { keys: options.operands[0].clone() })
 }
 
+pub(crate) fn set_parameters(session: &mut Session, options: &Options) -> Result<(), Failure> {
+    pools::ask(session, HostRequest::SetParameters { text: options.operands[0].clone() })
+}
+
+pub(crate) fn getenforce(session: &mut Session, _options: &Options) -> Result<(), Failure> {
+    let request = Request::Host(HostRequest::Enforcing);
+    let enforcing = expect_reply!(session.call(&request)?, Enforcing);
+    session.print(match enforcing {
+        None => "Flask XSM Disabled\n",
+        Some(true) => "Enforcing\n",
+        Some(false) => "Permissive\n",
+    });
+    // As xl, which returns the mode itself.
+    match enforcing {
+        None => Err(Failure::AsXl(255, "Xen runs without the security module Flask".to_owned())),
+        Some(true) if session.program == "xl" => Err(Failure::Failed(Vec::new())),
+        Some(_) => Ok(()),
+    }
+}
+
+pub(crate) fn setenforce(session: &mut Session, options: &Options) -> Result<(), Failure> {
+    let mode = options.operands[0].as_str();
+    let enforcing = match mode {
+        "1" => true,
+        "0" => false,
+        _ if mode.eq_ignore_ascii_case("enforcing") => true,
+        _ if mode.eq_ignore_ascii_case("permissive") => false,
+        _ => {
+            let problem = format!("setenforce: {mode:?} is none of 1, 0, Enforcing and Permissive");
+            return Err(Failure::AsXl(2, problem));
+        }
+    };
+    pools::ask(session, HostRequest::SetEnforcing { enforcing }).map_err(as_of_flask)
+}
+
+pub(crate) fn loadpolicy(session: &mut Session, options: &Options) -> Result<(), Failure> {
+    let path = &options.operands[0];
+    let policy = std::fs::read(path)
+        .map_err(|error| Failure::AsXl(255, format!("{path}: cannot be read: {error}")))?;
+    let policy = policy.iter().map(|byte| format!("{byte:02x}")).collect();
+    pools::ask(session, HostRequest::LoadPolicy { policy }).map_err(as_of_flask)?;
+    session.print("Successfully loaded policy.\n");
+    Ok(())
+}
+
+/// The status of xl, which returns -1.
+fn as_of_flask(failure: Failure) -> Failure {
+    match failure {
+        Failure::Failed(messages) => Failure::AsXl(255, messages.join("; ")),
+        other => other,
+    }
+}
+
 pub(crate) fn counters(session: &mut Session, options: &Options) -> Result<(), Failure> {
     let counters = expect_reply!(session.call(&Request::Counters)?, Counters);
     if options.has("json") {

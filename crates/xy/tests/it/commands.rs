@@ -626,6 +626,11 @@ fn help_is_there_without_a_daemon() {
          info                Get information about Xen host
          dmesg               Read and/or clear dmesg buffer
          debug-keys          Send debug keys to Xen
+         set-parameters      Set parameters of Xen while it runs: 'name=value noname'
+         getenforce          Print whether Xen's security module Flask enforces its policy
+         setenforce          Make Xen's security module Flask enforce its policy, or only log
+         loadpolicy          Load a policy into Xen's security module Flask
+         sharing             List how much memory domains share with others
          claims              List outstanding claim information about all domains
          cpupool-create      Create a new CPU pool
          cpupool-list        List CPU pools on host

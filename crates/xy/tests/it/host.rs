@@ -201,3 +201,101 @@ fn a_bug_report_is_a_tar_file_that_only_its_owner_reads() {
     assert_eq!(said.status, Some(1));
     assert!(said.stderr.starts_with("xy: cannot write r.tar: "), "{said:?}");
 }
+
+#[test]
+fn parameters_of_xen_are_one_operand() {
+    check(
+        &["set-parameters", "a=1 nob"],
+        &[DONE],
+        r#"{"version":1,"op":"host","do":"set-parameters","text":"a=1 nob"}"#,
+        &expect!["= 0\n"],
+    );
+}
+
+#[test]
+fn the_mode_of_the_security_module_is_printed_as_by_xl() {
+    let request = r#"{"version":1,"op":"host","do":"enforcing"}"#;
+    let enforcing = r#"{"ok":{"enforcing":true}}"#;
+    check(
+        &["getenforce"],
+        &[enforcing],
+        request,
+        &expect![[r#"
+            Enforcing
+            = 0
+        "#]],
+    );
+    check(
+        &["xl", "getenforce"],
+        &[enforcing],
+        request,
+        &expect![[r#"
+            Enforcing
+            = 1
+        "#]],
+    );
+    check(
+        &["getenforce"],
+        &[r#"{"ok":{"enforcing":false}}"#],
+        request,
+        &expect![[r#"
+            Permissive
+            = 0
+        "#]],
+    );
+    let none = r#"{"ok":{"enforcing":null}}"#;
+    check(
+        &["getenforce"],
+        &[none],
+        request,
+        &expect![[r#"
+            Flask XSM Disabled
+            ! xy: Xen runs without the security module Flask
+            = 1
+        "#]],
+    );
+    check(
+        &["xl", "getenforce"],
+        &[none],
+        request,
+        &expect![[r#"
+            Flask XSM Disabled
+            ! xl: Xen runs without the security module Flask
+            = 255
+        "#]],
+    );
+    check(
+        &["setenforce", "PERMISSIVE"],
+        &[DONE],
+        r#"{"version":1,"op":"host","do":"set-enforcing","enforcing":false}"#,
+        &expect!["= 0\n"],
+    );
+}
+
+#[test]
+fn a_wrong_mode_or_policy_has_the_status_of_xl() {
+    let (said, _) = Daemon::new(&[]).run(&["xl", "setenforce", "maybe"]);
+    let problem = "setenforce: \"maybe\" is none of 1, 0, Enforcing and Permissive";
+    said.assert(2, "", &format!("xl: {problem}\n"));
+    let (said, _) = Daemon::new(&[]).run(&["setenforce", "maybe"]);
+    said.assert(2, "", &format!("xy: {problem}\n"));
+    let problem = "/nonexistent: cannot be read: No such file or directory (os error 2)\n";
+    let (said, _) = Daemon::new(&[]).run(&["xl", "loadpolicy", "/nonexistent"]);
+    said.assert(255, "", &format!("xl: {problem}"));
+    let (said, _) = Daemon::new(&[]).run(&["loadpolicy", "/nonexistent"]);
+    said.assert(1, "", &format!("xy: {problem}"));
+}
+
+#[test]
+fn shared_memory_is_listed_as_by_xl() {
+    check(
+        &["sharing", "web"],
+        &[r#"{"ok":{"domains":[{"name":"web","domid":3,"mem_kib":65536,"shared_kib":4096}]}}"#],
+        r#"{"version":1,"op":"list","targets":["web"]}"#,
+        &expect![[r#"
+            Name                                        ID   Mem Shared
+            web                                          3    64      4
+            = 0
+        "#]],
+    );
+}
