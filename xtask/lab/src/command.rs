@@ -41,7 +41,7 @@ Two hosts have by default 2048 MiB, 1024 of them dom0's, and one CPU each. Each 
 
   --store-a, --store-b, --xen-a, --xen-b
 
-A Debian host is installed by root, with Debian's Xen packages, and may take 1800 seconds. It has options of its own, and none
+A Debian host is installed by root, with Debian's Xen packages, and may take 3600 seconds. It has options of its own, and none
 of --store and --xen:
 
   --suite bookworm|trixie   Debian 12 (default) or 13
@@ -144,7 +144,7 @@ fn run_pair(parser: &mut lexopt::Parser) -> Result<ExitCode> {
 fn run_debian(parser: &mut lexopt::Parser, build_packages: fn() -> Result<()>) -> Result<ExitCode> {
     let mut options = Options::new("")?;
     let default_results = options.results.clone();
-    options.timeout = Duration::from_secs(1800);
+    options.timeout = Duration::from_secs(3600);
     let mut suite = super::debian::Suite::default();
     let mut folder = None;
     let mut older = Vec::new();
