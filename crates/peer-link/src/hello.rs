@@ -1,6 +1,6 @@
 //! What a caller says first, and what it is answered: a line each.
 
-use std::fmt::{self, Write as _};
+use std::fmt;
 
 const PROTOCOL: &str = "xylem-peer";
 const VERSION: &str = "1";
@@ -137,17 +137,13 @@ fn one_line(text: &str) -> String {
 }
 
 fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::new(), |mut text, byte| {
-        write!(text, "{byte:02x}").expect("a String takes all");
-        text
-    })
+    base16ct::lower::encode_string(bytes)
 }
 
 fn unhex(text: &str) -> Option<[u8; 16]> {
-    if text.len() != 32 || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-        return None;
-    }
-    Some(u128::from_str_radix(text, 16).ok()?.to_be_bytes())
+    let mut bytes = [0; 16];
+    let whole = base16ct::mixed::decode(text, &mut bytes).ok()?.len() == 16;
+    whole.then_some(bytes)
 }
 
 #[cfg(test)]

@@ -59,8 +59,9 @@ impl Service<'_> {
             HostRequest::Enforcing => HostAsk::Enforcing,
             HostRequest::SetEnforcing { enforcing } => HostAsk::SetEnforcing { enforcing },
             HostRequest::LoadPolicy { policy } => {
-                let no_digits = || Failed::Told("a policy is sent as digits".to_owned());
-                HostAsk::LoadPolicy { policy: bytes_of(&policy).ok_or_else(no_digits)? }
+                let no_digits = |_| Failed::Told("a policy is sent as digits".to_owned());
+                let policy = base16ct::mixed::decode_vec(policy).map_err(no_digits)?;
+                HostAsk::LoadPolicy { policy }
             }
             HostRequest::PoolSplit => HostAsk::SplitByNode { fresh_uuid: self.fresh_uuid()? },
         };
@@ -136,15 +137,6 @@ fn rows_of(topology: Topology, pci: &[String]) -> api::Topology {
     });
     let pci = pci.iter().zip(pci_nodes).filter_map(|(name, node)| Some((name.clone(), node?)));
     api::Topology { cpus: cpus.collect(), nodes: nodes.collect(), pci: pci.collect() }
-}
-
-/// Two hexadecimal digits each.
-fn bytes_of(digits: &str) -> Option<Vec<u8>> {
-    let pairs = digits.as_bytes().chunks(2);
-    if !digits.len().is_multiple_of(2) || !digits.bytes().all(|it| it.is_ascii_hexdigit()) {
-        return None;
-    }
-    pairs.map(|pair| u8::from_str_radix(core::str::from_utf8(pair).ok()?, 16).ok()).collect()
 }
 
 /// `0000:00:1f.2`; none if it is no such name.

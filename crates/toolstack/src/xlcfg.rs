@@ -208,20 +208,8 @@ pub(crate) fn shown(text: &str) -> String {
 
 /// An integer as C's `strtol` reads it with base 0: decimal, `0x` hexadecimal or `0` octal.
 fn integer(text: &str) -> Option<i64> {
-    let (sign, digits) = match text.strip_prefix('-') {
-        Some(digits) => (-1, digits),
-        None => (1, text),
-    };
-    let (digits, radix) = match digits.strip_prefix("0x").or_else(|| digits.strip_prefix("0X")) {
-        Some(digits) => (digits, 16),
-        None if digits.len() > 1 && digits.starts_with('0') => (digits, 8),
-        None => (digits, 10),
-    };
-    // from_str_radix would take a second sign.
-    if !digits.starts_with(|c: char| c.is_ascii_hexdigit()) {
-        return None;
-    }
-    i64::from_str_radix(digits, radix).ok()?.checked_mul(sign)
+    let (sign, magnitude) = xen::integer(text)?;
+    i64::try_from(magnitude).ok()?.checked_mul(sign)
 }
 
 #[cfg(test)]

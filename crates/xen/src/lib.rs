@@ -21,6 +21,7 @@ mod hypervisor;
 mod identity;
 mod ids;
 mod info;
+mod integer;
 mod latency;
 mod memory;
 mod migrate;
@@ -54,6 +55,7 @@ pub use ids::{
     ShutdownReason, Uuid, XenbusState,
 };
 pub use info::{PhysInfo, SetAside, VcpuInfo, VersionInfo};
+pub use integer::integer;
 pub use latency::Latencies;
 pub use memory::{E820Entry, E820Kind, Extent, PhysmapSpace, Placement};
 pub use migrate::{Debugging, Dirty, DirtyRead, FrameUse, TscInfo, Vnuma, VnumaRange};

@@ -5,7 +5,7 @@
 use alloc::vec::Vec;
 
 use crate::abi::u32_at;
-use crate::{Errno, Hypervisor, Op, Xen};
+use crate::{Errno, Hypervisor, Op, Xen, integer};
 
 /// Longest path with its zero byte, in bytes (`XEN_HYPFS_MAX_PATHLEN`).
 const PATH_BYTES_MAX: usize = 1024;
@@ -152,23 +152,13 @@ fn contents([kind, encoding]: [u8; 2], length: usize, value: &str) -> Option<Vec
     fits.then(|| Vec::from(low))
 }
 
-/// A number as `strtoll` reads it with base 0.
+/// A number as `strtoll` reads it with base 0, with a plus sign too.
 fn number(text: &str) -> Option<i128> {
-    let (sign, digits) = match text.strip_prefix('-') {
-        Some(digits) => (-1, digits),
-        None => (1, text.strip_prefix('+').unwrap_or(text)),
+    let (sign, magnitude) = match text.strip_prefix('+') {
+        Some(text) => integer(text).filter(|(sign, _)| *sign > 0)?,
+        None => integer(text)?,
     };
-    let (radix, digits) = match digits.strip_prefix("0x").or_else(|| digits.strip_prefix("0X")) {
-        Some(digits) => (16, digits),
-        None if digits.len() > 1 && digits.starts_with('0') => (8, &digits[1..]),
-        None => (10, digits),
-    };
-    let is_digit = |byte: u8| char::from(byte).is_digit(radix);
-    if digits.is_empty() || !digits.bytes().all(is_digit) {
-        return None;
-    }
-    let number = u64::from_str_radix(digits, radix).ok()?;
-    Some(sign * i128::from(number))
+    Some(i128::from(sign) * i128::from(magnitude))
 }
 
 #[cfg(test)]
@@ -185,13 +175,14 @@ mod tests {
         assert_eq!(contents([3, 0], 4, "017"), Some(vec![15, 0, 0, 0]));
         assert_eq!(contents([3, 0], 8, "18446744073709551615"), Some(vec![0xff; 8]));
         assert_eq!(contents([4, 0], 4, "-2"), Some(vec![0xfe, 0xff, 0xff, 0xff]));
-        assert_eq!(contents([3, 0], 1, "255"), Some(vec![255]));
+        assert_eq!(contents([3, 0], 1, "+255"), Some(vec![255]));
         for (kind, length, value) in [
             (3, 1, "256"),
             (3, 4, "0x1000000000"),
             (3, 4, ""),
             (3, 4, "4k"),
             (4, 4, "-"),
+            (4, 4, "+-2"),
             (0, 4, "1"),
         ] {
             assert_eq!(contents([kind, 0], length, value), None, "{value}");

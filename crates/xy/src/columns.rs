@@ -392,7 +392,7 @@ pub(crate) fn counts<'a>(rows: impl IntoIterator<Item = (&'a str, u64)>) -> Stri
 pub(crate) fn sharing(rows: &[DomainRow]) -> String {
     let mut text = "Name                                        ID   Mem Shared\n".to_owned();
     for row in rows {
-        let name = row.name.as_deref().unwrap_or("(null)");
+        let name = name(row.name.as_deref());
         let (mem, shared) = (row.mem_kib / 1024, row.shared_kib / 1024);
         let _ = writeln!(text, "{name:<40} {:>5} {mem:>5}  {shared:>5}", row.domid);
     }

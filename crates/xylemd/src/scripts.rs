@@ -141,6 +141,8 @@ fn kill_marked(names: &BTreeSet<String>) -> io::Result<bool> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write as _;
+
     use super::*;
 
     struct Folder(PathBuf);
@@ -155,8 +157,15 @@ mod tests {
 
         fn script(&self, text: &str, seconds: u64) -> ScriptRun {
             let path = self.0.join("script");
-            fs::write(&path, format!("#!/bin/sh\n{text}\n")).unwrap();
-            fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+            // Another process writes it: a child of another test that inherited the open file would make it busy.
+            let mut install = Command::new("install")
+                .args(["-m", "755", "/dev/stdin"])
+                .arg(&path)
+                .stdin(std::process::Stdio::piped())
+                .spawn()
+                .unwrap();
+            writeln!(install.stdin.take().unwrap(), "#!/bin/sh\n{text}").unwrap();
+            assert!(install.wait().unwrap().success());
             ScriptRun {
                 program: path.to_str().unwrap().to_owned(),
                 arguments: vec!["online", "type_if=vif"],

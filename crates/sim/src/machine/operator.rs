@@ -28,9 +28,9 @@ struct Parameter {
 #[derive(Debug)]
 pub(super) struct Operator {
     parameters: BTreeMap<String, Parameter>,
-    pub(super) enforces: bool,
+    enforces: bool,
     /// The last policy.
-    pub(super) policy: Vec<u8>,
+    policy: Vec<u8>,
 }
 
 impl Operator {

@@ -1,8 +1,8 @@
 //! An out-of-process driver: a shell script that keeps its VDIs as file names.
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
+use std::io::Write as _;
+use std::process::{Command, Stdio};
 
 use storage::{Access, Kind, Places, Repositories, VdiName};
 use storage_host::LinuxSystem;
@@ -43,8 +43,14 @@ done
 fn a_driver_out_of_process_has_an_sr_of_its_own_and_its_death_fails_one_request() {
     let (scratch, mut system) = (Scratch::new(), LinuxSystem::default());
     let program = scratch.path("driver");
-    fs::write(&program, DRIVER).unwrap();
-    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    // Another process writes it: a child of another test that inherited the open file would make it busy.
+    let mut install = Command::new("install")
+        .args(["-m", "755", "/dev/stdin", &program])
+        .stdin(Stdio::piped())
+        .spawn()
+        .unwrap();
+    install.stdin.take().unwrap().write_all(DRIVER.as_bytes()).unwrap();
+    assert!(install.wait().unwrap().success());
     let places = Places { repositories: scratch.path("sr"), attached: scratch.path("run") };
     let mut srs = Repositories::at(&mut system, places);
     let config = BTreeMap::from([

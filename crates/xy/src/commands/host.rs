@@ -91,7 +91,7 @@ pub(crate) fn loadpolicy(session: &mut Session, options: &Options) -> Result<(),
     let path = &options.operands[0];
     let policy = std::fs::read(path)
         .map_err(|error| Failure::AsXl(255, format!("{path}: cannot be read: {error}")))?;
-    let policy = policy.iter().map(|byte| format!("{byte:02x}")).collect();
+    let policy = base16ct::lower::encode_string(&policy);
     pools::ask(session, HostRequest::LoadPolicy { policy }).map_err(as_of_flask)?;
     session.print("Successfully loaded policy.\n");
     Ok(())

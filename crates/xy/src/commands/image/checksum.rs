@@ -1,9 +1,9 @@
 //! Checksums of images' files, and the lists of them that are published beside images.
 
-use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{self, Read as _, Seek as _};
 
+use base16ct::lower::encode_string;
 use sha2::{Digest as _, Sha256, Sha512};
 
 /// Names of lists beside images.
@@ -51,13 +51,6 @@ impl Checksum {
     }
 }
 
-pub(super) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::new(), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
-}
-
 /// The SHA-256 of a file, or what is wrong with it if another checksum is expected. It is read once.
 pub(crate) fn verified(
     mut file: &File,
@@ -78,8 +71,8 @@ pub(crate) fn verified(
             }
         }
     }
-    let sha256 = hex(&sha256.finalize());
-    let found = sha512.map_or_else(|| sha256.clone(), |it| hex(&it.finalize()));
+    let sha256 = encode_string(&sha256.finalize());
+    let found = sha512.map_or_else(|| sha256.clone(), |it| encode_string(&it.finalize()));
     let (name, expected) = match expected {
         None => return Ok(Ok(sha256)),
         Some(Checksum::Sha256(digits)) => ("SHA-256", digits),

@@ -22,7 +22,7 @@ use ureq::Agent;
 use ureq::http::{StatusCode, header};
 use ureq::tls::{PemItem, RootCerts, TlsConfig, parse_pem};
 
-use super::checksum::{Checksum, LISTS, hex};
+use super::checksum::{Checksum, LISTS};
 use crate::session::{Failure, one_line};
 
 /// The first argument of such a process.
@@ -99,7 +99,7 @@ impl Download {
         made.map_err(|error| Failure::failed(format!("cannot make {FOLDER}: {error}")))?;
         // One name for each URL, whatever is in it.
         let digest = Sha256::digest(url.as_bytes());
-        let name = hex(&digest[..16]);
+        let name = base16ct::lower::encode_string(&digest[..16]);
         Ok(Self { url: url.to_owned(), path: PathBuf::from(FOLDER).join(name) })
     }
 
