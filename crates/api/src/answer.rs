@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::activity::Activity;
 use crate::checkpoints::CheckpointRow;
 use crate::config::ListedConfig;
-use crate::host::{PoolRow, Topology};
+use crate::host::{PciRow, PoolRow, Topology};
 use crate::peers::{PeerCheck, PeerKey, PeerRow};
 use crate::request::is_unset;
 use crate::sched::SchedPool;
@@ -97,6 +97,7 @@ pub enum Reply {
     /// By domain: `all`, `none` or numbers.
     NodeAffinity(BTreeMap<u16, String>),
     Pools(Vec<PoolRow>),
+    Pci(Vec<PciRow>),
     /// Whether Xen's security module enforces its policy; `None` without one.
     Enforcing(Option<bool>),
     /// What holds for VMs that do not say otherwise.

@@ -79,6 +79,26 @@ pub enum HostRequest {
     SetEnforcing {
         enforcing: bool,
     },
+    /// Devices that can be assigned and are not. Answered by [`Reply::Pci`](crate::Reply::Pci).
+    PciAssignable,
+    /// An [`Answer::Warning`](crate::Answer::Warning) is sent if it is assignable already, or had no driver.
+    PciAssignableAdd {
+        /// As in `[0000:]00:1f.2`.
+        device: String,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        name: Option<String>,
+    },
+    PciAssignableRemove {
+        /// By name, otherwise as in `[0000:]00:1f.2`.
+        device: String,
+        /// Also give it to the driver that had it before.
+        #[serde(default, skip_serializing_if = "is_unset")]
+        rebind: bool,
+    },
+    /// The devices of the host that a domain has. Answered by [`Reply::Pci`](crate::Reply::Pci).
+    PciList {
+        target: Target,
+    },
     /// A policy of Xen's security module, as hexadecimal digits.
     LoadPolicy {
         policy: String,
@@ -95,6 +115,18 @@ pub struct PoolRow {
     pub scheduler: String,
     pub cpus: Vec<u32>,
     pub domains: u32,
+}
+
+/// A PCI device.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(default)]
+pub struct PciRow {
+    /// As in `0000:00:1f.2`.
+    pub device: String,
+    /// Given by `pci-assignable-add -n`.
+    pub name: Option<String>,
+    /// Its slot and function on the guest's bus: `slot * 8 + function`.
+    pub vdevfn: u8,
 }
 
 /// Where CPUs, memory and devices are.

@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 
 use api::{Answer, CpuRow, HostRequest, NodeRow, PoolRow, Target};
+use toolstack::pci::{PciAsk, PciRow, Wanted, parse_address};
 use toolstack::tuning::{CpuList, Tuning};
 
 use toolstack::xen_host::{HostAsk, HostTold, Pool, Topology, scheduler_name};
 use toolstack::{Reply, Request, xlcfg};
-use xen::{DomId, PciAddress};
+use xen::DomId;
 
 use crate::{Failed, Service, render, unexpected};
 
@@ -20,7 +21,7 @@ impl Service<'_> {
             HostRequest::Console { clear } => HostAsk::Console { clear },
             HostRequest::DebugKeys { keys } => HostAsk::DebugKeys { keys },
             HostRequest::Topology { pci } => {
-                let known = pci.into_iter().filter_map(|name| Some((pci_address(&name)?, name)));
+                let known = pci.into_iter().filter_map(|name| Some((parse_address(&name)?, name)));
                 let pci;
                 (pci, devices) = known.unzip::<_, _, Vec<_>, Vec<_>>();
                 HostAsk::Topology { pci }
@@ -63,6 +64,21 @@ impl Service<'_> {
                 let policy = base16ct::mixed::decode_vec(policy).map_err(no_digits)?;
                 HostAsk::LoadPolicy { policy }
             }
+            HostRequest::PciAssignable => HostAsk::Pci(PciAsk::Assignable),
+            HostRequest::PciAssignableAdd { device, name } => {
+                name.as_deref().map_or(Ok(()), toolstack::pci::check_name).map_err(Failed::Told)?;
+                let device = xlcfg::pci_function(&device).map_err(Failed::Told)?;
+                HostAsk::Pci(PciAsk::MakeAssignable { device, name })
+            }
+            HostRequest::PciAssignableRemove { device, rebind } => {
+                let address = xlcfg::pci_function(&device).ok();
+                HostAsk::Pci(PciAsk::Return { device: Wanted { text: device, address }, rebind })
+            }
+            HostRequest::PciList { target } => {
+                let rows = self.rows(&[target])?;
+                let row = rows.first().ok_or_else(|| Failed::Told("no such domain".to_owned()))?;
+                HostAsk::Pci(PciAsk::OfDomain { domid: row.info.domid })
+            }
             HostRequest::PoolSplit => HostAsk::SplitByNode { fresh_uuid: self.fresh_uuid()? },
         };
         match self.ask(Request::Host(Box::new(ask)))? {
@@ -104,7 +120,8 @@ impl Service<'_> {
             }
             HostTold::Pool(pool) => Ok(api::Reply::Pools(vec![pool_row(pool)])),
             HostTold::Enforcing(enforcing) => Ok(api::Reply::Enforcing(enforcing)),
-            HostTold::NotAll(lines) => {
+            HostTold::Pci(rows) => Ok(api::Reply::Pci(rows.into_iter().map(pci_row).collect())),
+            HostTold::Warnings(lines) => {
                 lines.into_iter().try_for_each(|it| self.door.tell(&Answer::Warning(it)))?;
                 Ok(api::Reply::Done)
             }
@@ -125,6 +142,11 @@ fn pool_row(pool: Pool) -> PoolRow {
     PoolRow { id, name, scheduler, cpus, domains }
 }
 
+fn pci_row(row: PciRow) -> api::PciRow {
+    let PciRow { address, name, guest_slot } = row;
+    api::PciRow { device: address.to_string(), name, vdevfn: guest_slot }
+}
+
 fn rows_of(topology: Topology, pci: &[String]) -> api::Topology {
     let Topology { cpus, nodes, pci: pci_nodes } = topology;
     let cpus = (0..).zip(cpus).filter_map(|(cpu, place)| {
@@ -137,31 +159,4 @@ fn rows_of(topology: Topology, pci: &[String]) -> api::Topology {
     });
     let pci = pci.iter().zip(pci_nodes).filter_map(|(name, node)| Some((name.clone(), node?)));
     api::Topology { cpus: cpus.collect(), nodes: nodes.collect(), pci: pci.collect() }
-}
-
-/// `0000:00:1f.2`; none if it is no such name.
-fn pci_address(name: &str) -> Option<PciAddress> {
-    let (segment, rest) = name.split_once(':')?;
-    let (bus, rest) = rest.split_once(':')?;
-    let (slot, function) = rest.split_once('.')?;
-    let segment = u32::from(u16::from_str_radix(segment, 16).ok()?);
-    let bus = u32::from(u8::from_str_radix(bus, 16).ok()?);
-    let slot = u32::from_str_radix(slot, 16).ok().filter(|slot| *slot < 32)?;
-    let function = function.parse::<u32>().ok().filter(|function| *function < 8)?;
-    Some(PciAddress(segment << 16 | bus << 8 | slot << 3 | function))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn devices_are_named_as_in_sys() {
-        let address = |name| pci_address(name).map(|it| it.0);
-        assert_eq!(address("0000:00:1f.2"), Some(0xfa));
-        assert_eq!(address("0001:a0:00.7"), Some(0x1_a007));
-        for name in ["00:1f.2", "0000:00:20.0", "0000:00:1f.8", "0000:00:1f", ""] {
-            assert_eq!(address(name), None, "{name}");
-        }
-    }
 }

@@ -26,6 +26,7 @@ mod monitor;
 mod nbd;
 mod network;
 mod os;
+mod pci;
 mod prng;
 mod qemu;
 mod scripts;

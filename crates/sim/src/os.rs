@@ -20,6 +20,7 @@ use toolstack::hotplug::{ScriptEnd, ScriptRun};
 use toolstack::lanes::{LANES_MAX, LaneCall, LaneIn, LaneOut};
 use toolstack::moves::Reach;
 use toolstack::moves::TransferFile;
+use toolstack::pci::PciBus;
 use toolstack::qmp::ModelSocket;
 use toolstack::{Begin, Boot, DefinitionFile};
 use xen::{DomId, Uuid};
@@ -32,6 +33,7 @@ use crate::images::DiskFaults;
 use crate::machine::Machine;
 use crate::models::{self, ModelFate, ModelTable};
 use crate::monitor::{MonitorFate, SimMonitor};
+use crate::pci::PciState;
 use crate::prng::split_mix;
 use crate::qemu;
 use crate::scripts::Scripts;
@@ -100,6 +102,7 @@ pub struct OsState {
     pub(crate) models: ModelTable,
     pub(crate) bootloaders: Bootloaders,
     pub(crate) scripts: Scripts,
+    pub(crate) pci: PciState,
     /// Paths of block devices opened exclusively in dom0.
     exclusive: BTreeSet<String>,
     /// Connections to other hosts.
@@ -545,6 +548,10 @@ impl BlockHost for SimOs {
 
 impl Host for SimOs {
     fn system(&mut self) -> &mut dyn System {
+        self
+    }
+
+    fn pci(&mut self) -> &mut dyn PciBus {
         self
     }
 

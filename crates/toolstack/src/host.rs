@@ -13,6 +13,7 @@ use crate::device_model::{Launch, OwnModel, Process};
 use crate::hotplug::{ScriptEnd, ScriptRun};
 use crate::lanes::{LaneCall, LaneIn, LaneOut};
 use crate::moves::Reach;
+use crate::pci::PciBus;
 use crate::qmp::ModelSocket;
 
 /// A kernel cannot be loaded.
@@ -133,6 +134,9 @@ pub trait Host {
     /// # Errors
     /// The caller names the file.
     fn ramdisk(&mut self, path: &str) -> Result<Arc<[u8]>, HostError>;
+
+    /// The part of it that devices need.
+    fn pci(&mut self) -> &mut dyn PciBus;
 
     /// Checks that `bridge` is a bridge of this host.
     ///

@@ -17,6 +17,7 @@ mod hvm;
 mod machine;
 mod model;
 mod outgoing;
+mod pci;
 mod queries;
 pub(crate) mod restore;
 mod room;

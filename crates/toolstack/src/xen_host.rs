@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use xen::{CpuPlace, DomId, NumaNode, PciAddress, Scheduler, Uuid};
 
+use crate::pci::{PciAsk, PciRow};
 use crate::tuning::CpuList;
 
 /// What is asked.
@@ -41,7 +42,7 @@ pub enum HostAsk {
         pool: String,
         name: String,
     },
-    /// Answered by [`HostTold::NotAll`], as is the opposite.
+    /// Answered by [`HostTold::Warnings`] about CPUs that could not be moved, as is the opposite.
     AddCpus {
         pool: String,
         cpus: CpuList,
@@ -69,7 +70,9 @@ pub enum HostAsk {
     LoadPolicy {
         policy: Vec<u8>,
     },
-    /// A pool for each NUMA node; the pools' UUIDs are made of this one. Answered by [`HostTold::NotAll`].
+    Pci(PciAsk),
+    /// A pool for each NUMA node; the pools' UUIDs are made of this one. Answered by
+    /// [`HostTold::Warnings`].
     SplitByNode {
         fresh_uuid: Uuid,
     },
@@ -101,6 +104,7 @@ impl HostAsk {
             }
             Self::SetEnforcing { enforcing: true } => ("setenforce 1", "Xen's security module"),
             Self::SetEnforcing { enforcing: false } => ("setenforce 0", "Xen's security module"),
+            Self::Pci(ask) => return ask.deed().map(|verb| (verb, "this host")),
             Self::LoadPolicy { .. } => ("load a policy into", "Xen's security module"),
             Self::Enforcing
             | Self::Console { clear: false }
@@ -144,8 +148,9 @@ pub enum HostTold {
     Pool(Pool),
     /// Whether Xen's security module enforces its policy; `None` without one.
     Enforcing(Option<bool>),
-    /// CPUs that could not be moved, and why.
-    NotAll(Vec<String>),
+    Pci(Vec<PciRow>),
+    /// It is done, as far as they say.
+    Warnings(Vec<String>),
 }
 
 /// Where CPUs, memory and devices are.

@@ -30,6 +30,7 @@ mod xlconf;
 
 use std::fmt;
 
+pub use pci::pci_function;
 pub use pool::read_pool;
 pub use vdev::{ParseVdevError, vdev_name};
 pub(crate) use viridian::{

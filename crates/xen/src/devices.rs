@@ -4,6 +4,7 @@
 
 use alloc::vec;
 use alloc::vec::Vec;
+use core::fmt;
 
 use crate::abi::{Layout, domctl, u32_at};
 use crate::{DomId, Errno, Hypervisor, Op, Xen};
@@ -27,10 +28,26 @@ pub enum MappingChange {
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub struct PciAddress(pub u32);
 
+/// As in `/sys/bus/pci/devices`: `0000:00:1f.2`.
+impl fmt::Display for PciAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(address) = *self;
+        let (segment, bus) = (address >> 16, address >> 8 & 0xff);
+        write!(f, "{segment:04x}:{bus:02x}:{:02x}.{:x}", address >> 3 & 0x1f, address & 7)
+    }
+}
+
+/// What Xen does where a guest has memory that the device's firmware has reserved.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum ReservedMemory {
+    Refuse,
+    Ignore,
+}
+
 /// An operation on a PCI device.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Assignment {
-    Assign,
+    Assign(ReservedMemory),
     /// Only tests whether it could be assigned.
     Test,
     /// Back to dom0.
@@ -176,10 +193,11 @@ impl<H: Hypervisor> Xen<H> {
         self.domctl("ioport_mapping", domctl::IOPORT_MAPPING, domid, &payload).map(drop)
     }
 
-    /// Assigns a PCI device to a domain, deassigns it, or tests whether it could be assigned.
+    /// Assigns a PCI device to a domain, deassigns it, or tests whether it could be assigned. That of [`DomId::IO`] is in
+    /// quarantine.
     ///
     /// # Errors
-    /// ENOSYS without an IOMMU, ENODEV for no such device, EINVAL if it belongs to another.
+    /// EOPNOTSUPP or ENOSYS without an IOMMU, ENODEV for no such device, or not the domain's, EBUSY if it belongs to another.
     pub fn assign_device(
         &mut self,
         domid: DomId,
@@ -187,11 +205,13 @@ impl<H: Hypervisor> Xen<H> {
         assignment: Assignment,
     ) -> Result<(), Errno> {
         let (name, cmd) = match assignment {
-            Assignment::Assign => ("assign_device", domctl::ASSIGN_DEVICE),
+            Assignment::Assign(_) => ("assign_device", domctl::ASSIGN_DEVICE),
             Assignment::Test => ("test_assign_device", domctl::TEST_ASSIGN_DEVICE),
             Assignment::Deassign => ("deassign_device", domctl::DEASSIGN_DEVICE),
         };
-        let payload = Layout::<24>::new().u32(8, device.0).done();
+        // XEN_DOMCTL_DEV_RDM_RELAXED
+        let flags = u32::from(assignment == Assignment::Assign(ReservedMemory::Ignore));
+        let payload = Layout::<24>::new().u32(4, flags).u32(8, device.0).done();
         self.domctl(name, cmd, domid, &payload).map(drop)
     }
 

@@ -20,6 +20,8 @@ impl DomId {
     pub const FIRST_RESERVED: u16 = 0x7FF0;
     /// The caller itself.
     pub const SELF: Self = Self(0x7FF0);
+    /// Owns no memory; devices in quarantine are its own.
+    pub const IO: Self = Self(0x7FF1);
     /// Lets Xen choose in createdomain, on every version.
     pub const ANY: Self = Self(0x7FF5);
 

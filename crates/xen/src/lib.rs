@@ -36,7 +36,8 @@ pub use batch::{Answer, Batch};
 pub use bitset::BitSet;
 pub use cpuid::{CpuFacts, CpuPolicy, CpuPolicyKind};
 pub use devices::{
-    Assignment, GuestIrq, MappingChange, PciAddress, Permission, PirqSource, Trigger,
+    Assignment, GuestIrq, MappingChange, PciAddress, Permission, PirqSource, ReservedMemory,
+    Trigger,
 };
 pub use domain::{
     CreateDomain, CreateOptions, DomainFlags, DomainInfo, DomainKind, EmulationFlags, EvtchnPeer,

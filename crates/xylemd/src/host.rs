@@ -15,6 +15,7 @@ use toolstack::host::{BootFolder, Host, ImageSink, ImageSource, KernelError, Lin
 use toolstack::hotplug::{ScriptEnd, ScriptRun};
 use toolstack::lanes::{LaneCall, LaneIn, LaneOut};
 use toolstack::moves::Reach;
+use toolstack::pci::PciBus;
 use toolstack::qmp::ModelSocket;
 use xen::{DomId, Uuid};
 use xen_build::{HvmLoader, KernelImage};
@@ -23,6 +24,7 @@ use xen_linux::Links;
 use crate::channels::Channels;
 use crate::definitions::Definitions;
 use crate::images::Images;
+use crate::pci::SysPci;
 use crate::xlconf::XlConf;
 use crate::{bootloaders, models, monitor, saved, scripts, userdata};
 
@@ -72,6 +74,7 @@ pub(crate) struct LinuxHost {
     /// Files of moves.
     transfers: Definitions,
     dom0: Dom0,
+    pci: SysPci,
 }
 
 /// What domain 0 may give of its memory to VMs.
@@ -104,13 +107,18 @@ impl LinuxHost {
         dom0: Dom0,
     ) -> Result<Self, xen_linux::HostError> {
         let links = Links::open()?;
-        Ok(Self { images, system, links, definitions, channels, transfers, dom0 })
+        let pci = SysPci::default();
+        Ok(Self { images, system, links, definitions, channels, transfers, dom0, pci })
     }
 }
 
 impl Host for LinuxHost {
     fn system(&mut self) -> &mut dyn System {
         &mut self.system
+    }
+
+    fn pci(&mut self) -> &mut dyn PciBus {
+        &mut self.pci
     }
 
     fn local_offset_seconds(&mut self) -> i32 {

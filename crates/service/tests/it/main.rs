@@ -2,4 +2,5 @@
 
 mod door;
 mod host;
+mod pci;
 mod requests;

@@ -56,6 +56,7 @@ impl SimXen {
                 call[HEADER..HEADER + info.len()].copy_from_slice(&info);
                 Ok(0)
             }
+            37 | 45 | 47 => self.assignment(domid, cmd, &call),
             GET_DOMAIN_STATE => self.get_domain_state(caller, domid, &mut call).map(|()| 0),
             _ => {
                 self.live(domid)?;

@@ -6,6 +6,7 @@
 //! `xen/common/{domain,domctl,sysctl,memory,event_channel,grant_table}.c` of the releases.
 
 mod creation;
+mod devices;
 mod domain;
 mod domctl;
 mod evtchn;
@@ -186,6 +187,7 @@ pub struct SimXen {
     calls: BTreeMap<&'static str, u64>,
     host: host::HostSettings,
     operator: operator::Operator,
+    devices: devices::Devices,
     /// Domains that receive global VIRQs instead of dom0.
     virq_handlers: BTreeMap<u32, DomId>,
     judge: Option<rival::Judge>,
@@ -216,6 +218,7 @@ impl SimXen {
         let mut xen = Self {
             host: host::HostSettings::new(config.cpus, config.scheduler),
             operator: operator::Operator::new(),
+            devices: devices::Devices::new(),
             virq_handlers: BTreeMap::new(),
             config,
             now: Time(1_000_000_000),

@@ -159,8 +159,8 @@ impl SimXen {
                     Ok(0)
                 }
             },
-            // No IOMMU: there is nothing to assign.
-            37 | 45 | 47 | 50 => Err(Errno::EOPNOTSUPP),
+            // No device is in a group.
+            50 => Err(Errno::EOPNOTSUPP),
             38 | 48 => Err(Errno::EINVAL),
             39 => self.map_machine_frames(domid, call),
             40 => self.map_machine_ports(domid, call),

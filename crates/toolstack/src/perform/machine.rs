@@ -12,7 +12,7 @@ use crate::work::{Failure, Images};
 
 /// `XEN_HVM_MCA_CAP_LMCE`.
 const LMCE: u64 = 1;
-const NO_IOMMU: &str = "this host has no IOMMU, or Xen does not use it";
+pub(super) const NO_IOMMU: &str = "this host has no IOMMU, or Xen does not use it";
 /// How many views of an HVM guest's memory libxl asks for.
 const ALTP2M_COUNT: u16 = 10;
 

@@ -7,13 +7,14 @@ use xenstore::client::{Batch, Nodes as _, Transport};
 
 use super::{Performer, failure, refused, store};
 use crate::config::VmConfig;
+use crate::host::Host;
 use crate::work::{Failure, Output};
 use crate::xen_host::{HostAsk, HostTold, NewPool, Pool, PoolCpus, Topology};
 
 /// How often a CPU is asked for that Xen cannot take out of its pool at this moment.
 const TRIES: u32 = 10;
 
-impl<H: Hypervisor, T: Transport, O> Performer<H, T, O> {
+impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
     pub(super) fn host_work(&mut self, ask: HostAsk) -> Result<Output, Failure> {
         let told = match ask {
             HostAsk::Console { clear } => HostTold::Text(self.console_text(clear)?),
@@ -44,7 +45,7 @@ impl<H: Hypervisor, T: Transport, O> Performer<H, T, O> {
                     let added = self.xen.add_cpu_to_pool(id, cpu);
                     Some(format!("CPU {cpu} is not added to {pool}: {}", not_added(added.err()?)))
                 };
-                HostTold::NotAll(cpus.into_iter().filter_map(add).collect())
+                HostTold::Warnings(cpus.into_iter().filter_map(add).collect())
             }
             HostAsk::RemoveCpus { pool, cpus } => {
                 let (id, cpus) = (self.pool(&pool)?.id, cpus.named(&self.cpu_places()?));
@@ -52,7 +53,7 @@ impl<H: Hypervisor, T: Transport, O> Performer<H, T, O> {
                     let removed = self.remove_cpu(id, cpu);
                     Some(format!("CPU {cpu} stays in {pool}: {}", not_removed(removed.err()?)))
                 };
-                HostTold::NotAll(cpus.into_iter().filter_map(remove).collect())
+                HostTold::Warnings(cpus.into_iter().filter_map(remove).collect())
             }
             HostAsk::MoveDomain { domid, handle, name, pool } => {
                 self.move_domain(domid, handle, &name, &pool)?
@@ -71,6 +72,7 @@ impl<H: Hypervisor, T: Transport, O> Performer<H, T, O> {
                 self.xen.load_flask_policy(&policy).map_err(module_failure)?;
                 HostTold::Done
             }
+            HostAsk::Pci(ask) => self.pci_work(ask)?,
             HostAsk::SplitByNode { fresh_uuid } => self.split_by_node(fresh_uuid)?,
         };
         Ok(Output::Host(Box::new(told)))
@@ -355,7 +357,7 @@ impl<H: Hypervisor, T: Transport, O> Performer<H, T, O> {
             let pool = Pool { id: 0, name, scheduler_id, cpus, domains: 0 };
             self.make_pool(&pool, scheduler, uuid)?;
         }
-        Ok(HostTold::NotAll(not_all))
+        Ok(HostTold::Warnings(not_all))
     }
 }
 

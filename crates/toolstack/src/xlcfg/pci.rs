@@ -3,7 +3,7 @@
 //! Source: xen `docs/man/xl-pci-configuration.5.pod`, `tools/libs/util/libxlu_pci.c`, the checks of
 //! `tools/libs/light/libxl_create.c`.
 
-use xen::DomainKind;
+use xen::{DomainKind, PciAddress};
 
 use super::shown;
 use super::vm::{Findings, Reader, Result};
@@ -48,6 +48,17 @@ fn whole_place(text: &str) -> Parsed<PciPlace> {
         Some((place, "")) => Ok(place),
         _ => Err(format!("{}: expected [SEGMENT:]BUS:DEVICE.FUNCTION", shown(text))),
     }
+}
+
+/// One function of a device.
+///
+/// # Errors
+/// The text is no BDF, or means all functions.
+pub fn pci_function(text: &str) -> Parsed<PciAddress> {
+    let PciPlace { segment, bus, device, function } = whole_place(text)?;
+    let function = function.ok_or_else(|| format!("{text}: is not one function of a device"))?;
+    let [bus, device, function] = [bus, device, function].map(u32::from);
+    Ok(PciAddress(u32::from(segment) << 16 | bus << 8 | device << 3 | function))
 }
 
 fn slot(text: &str) -> Parsed<u8> {
@@ -232,6 +243,13 @@ mod tests {
             (permissive, msitranslate, seize, power_mgmt, rdm_policy),
             (true, false, true, true, RdmPolicy::Strict)
         );
+    }
+
+    #[test]
+    fn a_function_is_given_with_or_without_its_segment() {
+        assert_eq!(pci_function("1f:2.1"), Ok(PciAddress(0x1f11)));
+        assert_eq!(pci_function("0001:02:1f.3"), Ok(PciAddress(0x1_02fb)));
+        assert!(pci_function("01:02.*").is_err() && pci_function("01:02").is_err());
     }
 
     #[test]

@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use super::{Case, Checked, Doing, same, unused, with_domain};
 use crate::{
     Assignment, DomainKind, Errno, Hypervisor, MappingChange, PciAddress, Permission, PirqSource,
-    Trigger, Xen,
+    ReservedMemory, Trigger, Xen,
 };
 
 pub(super) fn cases<H: Hypervisor>() -> Vec<Case<H>> {
@@ -69,7 +69,7 @@ fn irqs<H: Hypervisor>(xen: &mut Xen<H>) -> Checked {
 fn assignment<H: Hypervisor>(xen: &mut Xen<H>) -> Checked {
     with_domain(xen, DomainKind::Pv, |xen, domid| {
         let nowhere = PciAddress(0xffff_fff8);
-        for assignment in [Assignment::Assign, Assignment::Deassign] {
+        for assignment in [Assignment::Assign(ReservedMemory::Refuse), Assignment::Deassign] {
             let refused = xen.assign_device(domid, nowhere, assignment).err();
             let expected = [Errno::ENOSYS, Errno::ENODEV, Errno::EINVAL, Errno::EOPNOTSUPP];
             let is_expected = refused.is_some_and(|errno| expected.contains(&errno));

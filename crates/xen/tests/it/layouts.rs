@@ -15,8 +15,8 @@ use xen::{
     CreateDomain, CreateOptions, Debugging, DirtyRead, DomId, DomainKind, E820Entry, E820Kind,
     EvtchnPeer, EvtchnPort, ExtState, ExtVcpuContext, GrantRef, GuestIrq, HvmParam, IommuTables,
     MappingChange, Mfn, Msr, Op, PciAddress, Permission, PhysmapSpace, PirqSource, Placement,
-    Resource, SchedParams, SchedTuning, Scheduler, ShutdownReason, Trigger, TscInfo, Uuid, Vnuma,
-    VnumaRange, Xen,
+    ReservedMemory, Resource, SchedParams, SchedTuning, Scheduler, ShutdownReason, Trigger,
+    TscInfo, Uuid, Vnuma, VnumaRange, Xen,
 };
 
 use crate::scripted::{Call, Scripted, probing};
@@ -266,7 +266,8 @@ fn issue_devices(xen: &mut Xen<Scripted<'_>>) {
     let _ = xen.memory_mapping(DOMID, 0x1_0000_0022, 0x1_0000_0023, 24, MappingChange::Add);
     let _ = xen.ioport_mapping(DOMID, 0x2f8, 0x3f8, 8, MappingChange::Remove);
     let device = PciAddress(0x0001_02fb);
-    for assignment in [Assignment::Assign, Assignment::Test, Assignment::Deassign] {
+    let assign = [ReservedMemory::Refuse, ReservedMemory::Ignore].map(Assignment::Assign);
+    for assignment in assign.into_iter().chain([Assignment::Test, Assignment::Deassign]) {
         let _ = xen.assign_device(DOMID, device, assignment);
     }
     let _ = xen.device_group(DOMID, device);
@@ -497,6 +498,7 @@ fn hypercalls_decode_with_the_headers() {
         domctl domain=7 memory_mapping first_gfn=0x100000022 first_mfn=0x100000023 nr_mfns=0x18 add
         domctl domain=7 ioport_mapping first_gport=0x2f8 first_mport=0x3f8 nr_ports=0x8 remove
         domctl domain=7 assign_device pci flags=0 u.pci.machine_sbdf=0x102fb
+        domctl domain=7 assign_device pci flags=1 u.pci.machine_sbdf=0x102fb
         domctl domain=7 test_assign_device pci flags=0 u.pci.machine_sbdf=0x102fb
         domctl domain=7 deassign_device pci flags=0 u.pci.machine_sbdf=0x102fb
         domctl domain=7 get_device_group machine_sbdf=0x102fb max_sdevs=0x400

@@ -1,10 +1,10 @@
 //! The machine as a whole: its topology and CPU pools.
 //!
-//! Sources: xen `tools/xl/xl_info.c`, `xl_cpupool.c`.
+//! Sources: xen `tools/xl/xl_info.c`, `xl_cpupool.c`, `xl_pci.c`.
 
 use std::fmt::Write as _;
 
-use api::{Info, PoolRow, Topology};
+use api::{Info, PciRow, PoolRow, Topology};
 
 use super::{info, name, put, shown};
 
@@ -15,6 +15,23 @@ pub(crate) fn info_with_topology(lines: &Info, topology: &Topology) -> String {
     let (machine, xen) = lines.0.split_at(split);
     let text = |lines: &[(String, String)]| info(&Info(lines.to_vec()));
     text(machine) + &self::topology(topology) + &text(xen)
+}
+
+/// `pci-assignable-list`. A blank follows each address.
+pub(crate) fn assignable(rows: &[PciRow], with_names: bool) -> String {
+    rows.iter().fold(String::new(), |mut out, row| {
+        let name = row.name.as_deref().filter(|_| with_names).unwrap_or_default();
+        put!(out, "{} {}\n", shown(&row.device), shown(name));
+        out
+    })
+}
+
+/// `pci-list`.
+pub(crate) fn pci_devices(rows: &[PciRow]) -> String {
+    rows.iter().fold("Vdev Device\n".to_owned(), |mut out, row| {
+        put!(out, "{:02x}.{:x} {}\n", row.vdevfn >> 3, row.vdevfn & 7, shown(&row.device));
+        out
+    })
 }
 
 fn topology(topology: &Topology) -> String {

@@ -299,3 +299,62 @@ fn shared_memory_is_listed_as_by_xl() {
         "#]],
     );
 }
+
+#[test]
+fn devices_are_listed_as_by_xl() {
+    let rows = r#"{"ok":{"pci":[{"device":"0000:00:10.0","name":"card","vdevfn":0},{"device":"0000:01:00.1","name":null,"vdevfn":33}]}}"#;
+    check(
+        &["pci-assignable-list"],
+        &[rows],
+        r#"{"version":1,"op":"host","do":"pci-assignable"}"#,
+        &expect![["
+            0000:00:10.0\u{20}
+            0000:01:00.1\u{20}
+            = 0
+        "]],
+    );
+    check(
+        &["pci-assignable-list", "-n"],
+        &[rows],
+        r#"{"version":1,"op":"host","do":"pci-assignable"}"#,
+        &expect![["
+            0000:00:10.0 card
+            0000:01:00.1\u{20}
+            = 0
+        "]],
+    );
+    check(
+        &["pci-list", "web"],
+        &[rows],
+        r#"{"version":1,"op":"host","do":"pci-list","target":"web"}"#,
+        &expect![[r#"
+            Vdev Device
+            00.0 0000:00:10.0
+            04.1 0000:01:00.1
+            = 0
+        "#]],
+    );
+}
+
+#[test]
+fn a_device_is_made_assignable_and_given_back() {
+    let add =
+        r#"{"version":1,"op":"host","do":"pci-assignable-add","device":"00:10.0","name":"card"}"#;
+    let done = expect![[r#"
+        = 0
+    "#]];
+    check(&["pci-assignable-add", "-n", "card", "00:10.0"], &[DONE], add, &done);
+    let warned = [r#"{"warning":"0000:00:10.0: is assignable already"}"#, DONE];
+    check(
+        &["pci-assignable-add", "00:10.0"],
+        &warned,
+        r#"{"version":1,"op":"host","do":"pci-assignable-add","device":"00:10.0"}"#,
+        &expect![[r#"
+            ! xy: warning: 0000:00:10.0: is assignable already
+            = 0
+        "#]],
+    );
+    let remove =
+        r#"{"version":1,"op":"host","do":"pci-assignable-remove","device":"card","rebind":true}"#;
+    check(&["pci-assignable-remove", "-r", "card"], &[DONE], remove, &done);
+}

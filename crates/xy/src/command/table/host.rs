@@ -5,7 +5,7 @@ use super::super::{
     store_alone, xl,
 };
 use super::STRICT;
-use crate::commands::{bugreport, doctor, domains, host, hypercalls, pools, top, trace, vms};
+use crate::commands::{bugreport, doctor, domains, host, hypercalls, pci, pools, top, trace, vms};
 use crate::options::Flag;
 
 pub(super) const COMMANDS: &[Command] = &[
@@ -71,6 +71,42 @@ pub(super) const COMMANDS: &[Command] = &[
         operands: (1, 1),
         dry_run: DryRun::Impossible,
         run: host::loadpolicy,
+    },
+    Command {
+        name: "pci-assignable-add",
+        usage: "[options] <BDF>",
+        about: "Make a device assignable for PCI passthrough",
+        flags: &[Flag::with_value('n', "name", "NAME", "Name the device.")],
+        operands: (1, 1),
+        dry_run: DryRun::Impossible,
+        run: pci::assignable_add,
+    },
+    Command {
+        name: "pci-assignable-remove",
+        usage: "[options] <BDF>|NAME",
+        about: "Remove a device from being assignable",
+        flags: &[Flag::new('r', "rebind", "Give it back to the driver that had it before.")],
+        operands: (1, 1),
+        dry_run: DryRun::Impossible,
+        run: pci::assignable_remove,
+    },
+    Command {
+        name: "pci-assignable-list",
+        usage: "[options]",
+        about: "List all the assignable PCI devices",
+        flags: &[Flag::new('n', "show-names", "Show the devices' names."), JSON],
+        operands: (0, 0),
+        dry_run: DryRun::Impossible,
+        run: pci::assignable_list,
+    },
+    Command {
+        name: "pci-list",
+        usage: "[options] <Domain>",
+        about: "List the PCI devices that a domain has",
+        flags: &[JSON],
+        operands: (1, 1),
+        dry_run: DryRun::Impossible,
+        run: pci::list,
     },
     Command {
         name: "sharing",

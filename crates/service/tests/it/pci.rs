@@ -1,0 +1,190 @@
+//! PCI devices of the host, given to pciback and taken from it.
+
+use api::{Answer, HostRequest, PciRow, Reply, Request, Target};
+use sim::{HostConfig, MachineConfig};
+use xen::{DomId, PciAddress};
+use xenstore::client::Nodes as _;
+
+use crate::door::Client;
+
+const CARD: PciAddress = PciAddress(0x80);
+const OTHER: PciAddress = PciAddress(0x81);
+const NODES: &str = "/libxl/pci/0000-00-10-0";
+
+/// A host with a card of two functions, of which a driver has the first.
+fn host(has_iommu: bool) -> Client {
+    let machine = MachineConfig { has_iommu, ..MachineConfig::default() };
+    let client = Client::on(HostConfig { seed: 1, machine, ..HostConfig::default() });
+    let os = client.host.os();
+    os.add_pci_device(CARD, Some("e1000e"));
+    os.add_pci_device(OTHER, None);
+    client
+}
+
+fn with_pciback(has_iommu: bool) -> Client {
+    let client = host(has_iommu);
+    client.host.os().set_pci_driver("pciback", true);
+    client
+}
+
+fn ask(client: &Client, request: HostRequest) -> Result<Reply, String> {
+    client.ask(Request::Host(request))
+}
+
+fn add(client: &Client, device: &str, name: Option<&str>) -> Result<Reply, String> {
+    let (device, name) = (device.to_owned(), name.map(str::to_owned));
+    ask(client, HostRequest::PciAssignableAdd { device, name })
+}
+
+fn remove(client: &Client, device: &str, rebind: bool) -> Result<Reply, String> {
+    ask(client, HostRequest::PciAssignableRemove { device: device.to_owned(), rebind })
+}
+
+fn rows(reply: Result<Reply, String>) -> Vec<String> {
+    let Ok(Reply::Pci(rows)) = reply else { panic!("{reply:?}") };
+    let line = |PciRow { device, name, vdevfn }| format!("{device} {name:?} {vdevfn}");
+    rows.into_iter().map(line).collect()
+}
+
+fn assignable(client: &Client) -> Vec<String> {
+    rows(ask(client, HostRequest::PciAssignable))
+}
+
+fn warnings(client: &Client) -> Vec<String> {
+    let line = |answer| match answer {
+        Answer::Warning(line) => line,
+        other => panic!("{other:?}"),
+    };
+    client.heard().into_iter().map(line).collect()
+}
+
+/// The driver of the card and the domain that Xen says has it.
+fn state(client: &Client) -> (Option<String>, Option<DomId>) {
+    let owner = client.host.machine().get().owner(CARD);
+    (client.host.os().pci_driver(CARD), owner)
+}
+
+#[test]
+fn a_device_goes_to_pciback_and_into_quarantine_and_back() {
+    let client = with_pciback(true);
+    assert_eq!(assignable(&client), [""; 0]);
+    assert_eq!(add(&client, "00:10.0", Some("card")), Ok(Reply::Done));
+    assert_eq!(state(&client), (Some("pciback".to_owned()), Some(DomId::IO)));
+    assert_eq!(add(&client, "0000:00:10.1", None), Ok(Reply::Done));
+    assert_eq!(
+        warnings(&client),
+        ["0000:00:10.1: had no driver: pci-assignable-remove will not give it to one"]
+    );
+    assert_eq!(assignable(&client), ["0000:00:10.0 Some(\"card\") 0", "0000:00:10.1 None 0"]);
+    let mut store = client.host.connect_inside();
+    let driver = store.read(&format!("{NODES}/driver_path")).unwrap();
+    assert_eq!(driver, b"/sys/bus/pci/drivers/e1000e");
+
+    assert_eq!(add(&client, "00:10.0", Some("nic")), Ok(Reply::Done));
+    assert_eq!(warnings(&client), ["0000:00:10.0: is assignable already"]);
+    assert_eq!(remove(&client, "nic", true), Ok(Reply::Done));
+    assert_eq!(state(&client), (Some("e1000e".to_owned()), Some(DomId::DOM0)));
+    assert!(store.read(&format!("{NODES}/driver_path")).is_err());
+    assert!(store.read(&format!("{NODES}/name")).is_err());
+    assert_eq!(remove(&client, "00:10.1", true), Ok(Reply::Done));
+    assert_eq!(
+        warnings(&client),
+        ["0000:00:10.1: has no driver now: it is not known which it had"]
+    );
+    assert_eq!(assignable(&client), [""; 0]);
+    let logged = client.logged().join("\n");
+    assert!(logged.contains("make PCI device 0000:00:10.0 assignable on this host"), "{logged}");
+    assert!(logged.contains("give PCI device \"nic\" back to this host"), "{logged}");
+}
+
+#[test]
+fn what_cannot_be_assigned_is_refused_and_keeps_its_driver() {
+    let refused = |client: &Client, device: &str| add(client, device, None).unwrap_err();
+    let none = with_pciback(false);
+    assert_eq!(
+        refused(&none, "00:10.0"),
+        "0000:00:10.0: this host has no IOMMU, or Xen does not use it"
+    );
+    let unloaded = host(true);
+    let not_loaded = "the driver xen-pciback is not loaded: `modprobe xen-pciback` loads it";
+    assert_eq!(refused(&unloaded, "00:10.0"), not_loaded);
+    assert_eq!(ask(&unloaded, HostRequest::PciAssignable).unwrap_err(), not_loaded);
+
+    let client = with_pciback(true);
+    assert_eq!(refused(&client, "00:11.0"), "0000:00:11.0: this host has no such PCI device");
+    assert_eq!(refused(&client, "card"), "\"card\": expected [SEGMENT:]BUS:DEVICE.FUNCTION");
+    assert_eq!(refused(&client, "00:10.*"), "00:10.*: is not one function of a device");
+    assert!(
+        add(&client, "00:10.0", Some("a card")).unwrap_err().contains("is no name of a device")
+    );
+    assert_eq!(
+        remove(&client, "card", false).unwrap_err(),
+        "\"card\": no device has this name; `xy pci-assignable-list -n` shows them all"
+    );
+    assert_eq!(
+        remove(&client, "00:10.0", false).unwrap_err(),
+        "0000:00:10.0: is not in quarantine; was it made assignable by pci-assignable-add?"
+    );
+    client.host.os().set_pci_driver("pciback", false);
+    assert_eq!(
+        refused(&client, "00:10.0"),
+        "0000:00:10.0: pciback does not take it: No such device (os error 19); e1000e has it again"
+    );
+    for client in [none, unloaded, client] {
+        assert_eq!(state(&client), (Some("e1000e".to_owned()), Some(DomId::DOM0)));
+    }
+}
+
+/// As libxl leaves it in the store.
+#[test]
+fn a_device_of_a_domain_stays_there_and_is_listed() {
+    let client = with_pciback(true);
+    add(&client, "00:10.0", None).unwrap();
+    let mut store = client.host.connect_inside();
+    store.write(&format!("{NODES}/domid"), b"7").unwrap();
+    assert_eq!(assignable(&client), [""; 0]);
+    let busy = "0000:00:10.0: domain 7 has it; detach it there first";
+    assert_eq!(add(&client, "00:10.0", None).unwrap_err(), busy);
+    assert_eq!(remove(&client, "00:10.0", true).unwrap_err(), busy);
+    assert_eq!(state(&client), (Some("pciback".to_owned()), Some(DomId::IO)));
+
+    let list =
+        |target: &str| ask(&client, HostRequest::PciList { target: Target(target.to_owned()) });
+    assert_eq!(rows(list("0")), [""; 0]);
+    let backend = "/local/domain/0/backend/pci/0/0";
+    for (node, value) in [
+        ("num_devs", "3"),
+        ("dev-0", "0000:00:10.0"),
+        ("vdevfn-0", "20"),
+        ("name-0", "card"),
+        ("dev-1", "0000:00:10.1"),
+        ("dev-2", "what"),
+    ] {
+        store.write(&format!("{backend}/{node}"), value.as_bytes()).unwrap();
+    }
+    assert_eq!(rows(list("0")), ["0000:00:10.0 Some(\"card\") 32", "0000:00:10.1 None 0"]);
+    assert!(list("nobody").is_err());
+}
+
+/// A daemon that is killed leaves what the same request completes.
+#[test]
+fn what_a_killed_daemon_leaves_is_completed() {
+    for actions in 1..=3 {
+        let client = with_pciback(true);
+        let os = client.host.os();
+        // As after so many steps.
+        let mut store = client.host.connect_inside();
+        let path = format!("{NODES}/driver_path");
+        store.write(&path, b"/sys/bus/pci/drivers/e1000e").unwrap();
+        if actions > 1 {
+            os.add_pci_device(CARD, None);
+        }
+        if actions > 2 {
+            os.set_pci_slot(CARD);
+        }
+        assert_eq!(add(&client, "00:10.0", None), Ok(Reply::Done));
+        assert_eq!(warnings(&client), [""; 0]);
+        assert_eq!(remove(&client, "00:10.0", true), Ok(Reply::Done));
+        assert_eq!(state(&client), (Some("e1000e".to_owned()), Some(DomId::DOM0)));
+    }
+}

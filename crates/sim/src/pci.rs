@@ -1,0 +1,104 @@
+//! The host's PCI bus.
+//!
+//! Source: Linux `drivers/xen/xen-pciback/pci_stub.c`.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use storage::HostError;
+use toolstack::pci::{PCIBACK, PciBus};
+use xen::PciAddress;
+
+use crate::os::SimOs;
+
+/// What the kernel knows.
+#[derive(Debug, Default)]
+pub(crate) struct PciState {
+    /// Devices, and the drivers that have them.
+    devices: BTreeMap<PciAddress, Option<String>>,
+    /// Drivers, and whether they take devices.
+    drivers: BTreeMap<String, bool>,
+    slots: BTreeSet<PciAddress>,
+}
+
+impl SimOs {
+    /// Adds a device that a driver has.
+    pub fn add_pci_device(&self, device: PciAddress, driver: Option<&str>) {
+        let mut os = self.get_mut();
+        os.pci.drivers.extend(driver.map(|driver| (driver.to_owned(), true)));
+        os.pci.devices.insert(device, driver.map(str::to_owned));
+        let machine = os.machine.clone();
+        drop(os);
+        machine.expect("a host that was booted").get_mut().add_device(device);
+    }
+
+    /// Loads a driver, or makes it refuse devices from now on.
+    pub fn set_pci_driver(&self, driver: &str, takes: bool) {
+        self.get_mut().pci.drivers.insert(driver.to_owned(), takes);
+    }
+
+    /// Tells pciback to take a device.
+    pub fn set_pci_slot(&self, device: PciAddress) {
+        self.get_mut().pci.slots.insert(device);
+    }
+
+    /// The driver that has a device.
+    #[must_use]
+    pub fn pci_driver(&self, device: PciAddress) -> Option<String> {
+        self.get().pci.devices.get(&device).cloned().flatten()
+    }
+}
+
+impl PciBus for SimOs {
+    fn driver(&mut self, device: PciAddress) -> Result<Option<String>, HostError> {
+        self.get().pci.devices.get(&device).cloned().ok_or(HostError::Missing)
+    }
+
+    fn unbind(&mut self, device: PciAddress, driver: &str) -> Result<(), HostError> {
+        self.act()?;
+        let mut os = self.get_mut();
+        let has = os.pci.devices.get_mut(&device).ok_or(HostError::Missing)?;
+        if has.as_deref() != Some(driver) {
+            return Err(HostError::Missing);
+        }
+        *has = None;
+        Ok(())
+    }
+
+    fn bind(&mut self, device: PciAddress, driver: &str) -> Result<(), HostError> {
+        self.act()?;
+        let mut os = self.get_mut();
+        let takes = *os.pci.drivers.get(driver).ok_or(HostError::Missing)?;
+        let is_meant = driver != PCIBACK || os.pci.slots.contains(&device);
+        let has = os.pci.devices.get_mut(&device).ok_or(HostError::Missing)?;
+        match (takes && is_meant, &has) {
+            (true, None) => *has = Some(driver.to_owned()),
+            (true, Some(_)) => return Err(HostError::Busy),
+            (false, _) => {
+                return Err(HostError::Refused("No such device (os error 19)".to_owned()));
+            }
+        }
+        Ok(())
+    }
+
+    fn of_pciback(&mut self) -> Result<Vec<PciAddress>, HostError> {
+        let os = self.get();
+        if !os.pci.drivers.contains_key(PCIBACK) {
+            return Err(HostError::Missing);
+        }
+        let has = |(device, driver): (&PciAddress, &Option<String>)| {
+            (driver.as_deref() == Some(PCIBACK)).then_some(*device)
+        };
+        // As a folder lists them.
+        Ok(os.pci.devices.iter().rev().filter_map(has).collect())
+    }
+
+    fn set_slot(&mut self, device: PciAddress, is_taken: bool) -> Result<(), HostError> {
+        self.act()?;
+        let mut os = self.get_mut();
+        match is_taken {
+            true => os.pci.slots.insert(device),
+            false => os.pci.slots.remove(&device),
+        };
+        Ok(())
+    }
+}

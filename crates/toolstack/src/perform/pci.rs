@@ -1,0 +1,249 @@
+//! Work on PCI devices of the host.
+
+use storage::HostError;
+use xen::{Assignment, DomId, Errno, Hypervisor, PciAddress, ReservedMemory};
+use xenstore::client::{Batch, Nodes as _, Transport};
+
+use super::machine::NO_IOMMU;
+use super::{Performer, failure, store};
+use crate::host::Host;
+use crate::pci::{self, DRIVERS, PCIBACK, PciAsk, PciRow, Wanted};
+use crate::work::Failure;
+use crate::xen_host::HostTold;
+
+/// More than a PCI bus has room for.
+const DEVICES_MAX: usize = 256;
+
+impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
+    pub(super) fn pci_work(&mut self, ask: PciAsk) -> Result<HostTold, Failure> {
+        match ask {
+            PciAsk::Assignable => self.assignable().map(HostTold::Pci),
+            PciAsk::MakeAssignable { device, name } => {
+                self.make_assignable(device, name.as_deref()).map(HostTold::Warnings)
+            }
+            PciAsk::Return { device, rebind } => {
+                self.return_device(&device, rebind).map(HostTold::Warnings)
+            }
+            PciAsk::OfDomain { domid } => self.devices_of(domid).map(HostTold::Pci),
+        }
+    }
+
+    fn assignable(&mut self) -> Result<Vec<PciRow>, Failure> {
+        let mut devices = self.host.pci().of_pciback().map_err(not_loaded)?;
+        devices.sort_unstable();
+        let mut look = Batch::new();
+        let asked: Vec<_> = devices
+            .iter()
+            .map(|&device| {
+                let path = pci::path(device);
+                (look.read(&format!("{path}/domid")), look.read(&format!("{path}/name")))
+            })
+            .collect();
+        let found = self.store.run(&look)?;
+        let mut rows = Vec::new();
+        for (address, (domid, name)) in devices.into_iter().zip(asked) {
+            if found.get_optional(domid)?.is_none() {
+                let name = found.get_optional(name)?.map(store::text);
+                rows.push(PciRow { address, name, guest_slot: 0 });
+            }
+        }
+        Ok(rows)
+    }
+
+    /// What a killed daemon leaves half done is done by the same request again: the driver is remembered before the device is
+    /// taken from it.
+    fn make_assignable(
+        &mut self,
+        device: PciAddress,
+        name: Option<&str>,
+    ) -> Result<Vec<String>, Failure> {
+        let physical = self.xen.phys_info().map_err(|errno| failure("the host", errno))?;
+        if !physical.has_iommu() {
+            return Err(failure(device, NO_IOMMU));
+        }
+        let driver = self.host.pci().driver(device).map_err(|error| unreadable(device, error))?;
+        self.host.pci().of_pciback().map_err(not_loaded)?;
+        self.check_unassigned(device)?;
+        let mut warnings = Vec::new();
+        if driver.as_deref() == Some(PCIBACK) {
+            warnings.push(format!("{device}: is assignable already"));
+        } else {
+            warnings.extend(self.give_to_pciback(device, driver.as_deref())?);
+        }
+        let path = format!("{}/name", pci::path(device));
+        match name {
+            Some(name) => store::write_one(&mut self.store, &path, name)?,
+            None => store::remove_tree(&mut self.store, &path)?,
+        }
+        // It has no memory that could be in the way.
+        let assignment = Assignment::Assign(ReservedMemory::Ignore);
+        self.xen.assign_device(DomId::IO, device, assignment).map_err(|errno| {
+            Failure(format!(
+                "{device}: {PCIBACK} has it, but Xen does not take it into quarantine: {errno}"
+            ))
+        })?;
+        Ok(warnings)
+    }
+
+    /// It has its driver again if pciback does not take it.
+    fn give_to_pciback(
+        &mut self,
+        device: PciAddress,
+        driver: Option<&str>,
+    ) -> Result<Option<String>, Failure> {
+        let path = format!("{}/driver_path", pci::path(device));
+        let mut warning = None;
+        match driver {
+            Some(driver) => {
+                store::write_one(&mut self.store, &path, &format!("{DRIVERS}{driver}"))?;
+                let unbound = self.host.pci().unbind(device, driver);
+                unbound.map_err(|error| {
+                    Failure(format!("{device}: cannot be taken from {driver}: {error}"))
+                })?;
+            }
+            None if self.store.read_optional(&path)?.is_none() => {
+                warning = Some(format!(
+                    "{device}: had no driver: pci-assignable-remove will not give it to one"
+                ));
+            }
+            None => {}
+        }
+        let bus = self.host.pci();
+        let bound = bus.set_slot(device, true).and_then(|()| bus.bind(device, PCIBACK));
+        let Err(error) = bound else { return Ok(warning) };
+        // Whatever of this fails is what was wrong before.
+        let _slot = bus.set_slot(device, false);
+        let again = driver.map(|driver| (driver, bus.bind(device, driver)));
+        let left = match again {
+            Some((driver, Ok(()))) => format!("; {driver} has it again"),
+            Some((driver, Err(error))) => format!("; nor does {driver}: {error}"),
+            None => String::new(),
+        };
+        Err(Failure(format!("{device}: {PCIBACK} does not take it: {error}{left}")))
+    }
+
+    fn return_device(&mut self, wanted: &Wanted, rebind: bool) -> Result<Vec<String>, Failure> {
+        let device = self.named(wanted)?;
+        let driver = self.host.pci().driver(device).map_err(|error| unreadable(device, error))?;
+        self.check_unassigned(device)?;
+        self.xen.assign_device(DomId::IO, device, Assignment::Deassign).map_err(|errno| {
+            Failure(match errno {
+                Errno::ENODEV | Errno::EINVAL => format!(
+                    "{device}: is not in quarantine; was it made assignable by pci-assignable-add?"
+                ),
+                Errno::EOPNOTSUPP | Errno::ENOSYS => format!("{device}: {NO_IOMMU}"),
+                errno => format!("{device}: cannot leave its quarantine: Xen returned {errno}"),
+            })
+        })?;
+        let mut warnings = Vec::new();
+        let bus = self.host.pci();
+        if driver.as_deref() == Some(PCIBACK) {
+            let taken = bus.unbind(device, PCIBACK).and_then(|()| bus.set_slot(device, false));
+            taken.map_err(|error| {
+                Failure(format!("{device}: cannot be taken from {PCIBACK}: {error}"))
+            })?;
+        } else {
+            warnings.push(format!("{device}: {PCIBACK} did not have it"));
+        }
+        if rebind {
+            warnings.extend(self.rebind(device)?);
+        }
+        store::remove_tree(&mut self.store, &format!("{}/name", pci::path(device)))?;
+        Ok(warnings)
+    }
+
+    /// To the driver that it had before.
+    fn rebind(&mut self, device: PciAddress) -> Result<Option<String>, Failure> {
+        let path = format!("{}/driver_path", pci::path(device));
+        let Some(before) = self.store.read_optional(&path)?.as_deref().map(store::text) else {
+            return Ok(Some(format!("{device}: has no driver now: it is not known which it had")));
+        };
+        let driver = before.strip_prefix(DRIVERS).filter(|it| !it.is_empty() && !it.contains('/'));
+        let driver = driver.ok_or_else(|| {
+            Failure(format!("{device}: has no driver now: {path} is {before:?}, which is none"))
+        })?;
+        let bound = self.host.pci().bind(device, driver);
+        bound.map_err(|error| {
+            Failure(format!("{device}: has no driver now: {driver} does not take it: {error}"))
+        })?;
+        store::remove_tree(&mut self.store, &path)?;
+        Ok(None)
+    }
+
+    /// The first that has this name, otherwise the one with this address.
+    fn named(&mut self, wanted: &Wanted) -> Result<PciAddress, Failure> {
+        let nodes = match self.store.directory(pci::PATH) {
+            Ok(nodes) => nodes,
+            Err(error) if error.is_not_found() => Vec::new(),
+            Err(error) => return Err(error.into()),
+        };
+        let mut devices: Vec<_> = nodes.iter().filter_map(|node| pci::of_node(node)).collect();
+        devices.sort_unstable();
+        for device in devices {
+            let name = self.store.read_optional(&format!("{}/name", pci::path(device)))?;
+            if name.is_some_and(|name| name == wanted.text.as_bytes()) {
+                return Ok(device);
+            }
+        }
+        wanted.address.ok_or_else(|| {
+            Failure(format!(
+                "{:?}: no device has this name; `xy pci-assignable-list -n` shows them all",
+                wanted.text
+            ))
+        })
+    }
+
+    fn check_unassigned(&mut self, device: PciAddress) -> Result<(), Failure> {
+        match self.store.read_optional(&format!("{}/domid", pci::path(device)))? {
+            None => Ok(()),
+            Some(domid) => Err(Failure(format!(
+                "{device}: domain {} has it; detach it there first",
+                store::text(&domid)
+            ))),
+        }
+    }
+
+    fn devices_of(&mut self, domid: DomId) -> Result<Vec<PciRow>, Failure> {
+        let backend = format!("/local/domain/0/backend/pci/{domid}/0");
+        let Some(count) = self.store.read_optional(&format!("{backend}/num_devs"))? else {
+            return Ok(Vec::new());
+        };
+        let count = store::text(&count).parse::<usize>().unwrap_or_default().min(DEVICES_MAX);
+        let mut look = Batch::new();
+        let asked: Vec<_> = (0..count)
+            .map(|index| {
+                let mut read = |node: &str| look.read(&format!("{backend}/{node}-{index}"));
+                [read("dev"), read("name"), read("vdevfn")]
+            })
+            .collect();
+        let found = self.store.run(&look)?;
+        let mut rows = Vec::new();
+        for indices in asked {
+            let mut texts = Vec::new();
+            for index in indices {
+                texts.push(found.get_optional(index)?.map(store::text));
+            }
+            let [address, name, slot] = texts.try_into().expect("as many as were asked for");
+            let Some(address) = address.as_deref().and_then(pci::parse_address) else { continue };
+            let slot = slot.and_then(|slot| u8::from_str_radix(&slot, 16).ok());
+            rows.push(PciRow { address, name, guest_slot: slot.unwrap_or_default() });
+        }
+        Ok(rows)
+    }
+}
+
+fn not_loaded(error: HostError) -> Failure {
+    match error {
+        HostError::Missing => {
+            failure("the driver xen-pciback is not loaded", "`modprobe xen-pciback` loads it")
+        }
+        error => failure(PCIBACK, error),
+    }
+}
+
+fn unreadable(device: PciAddress, error: HostError) -> Failure {
+    match error {
+        HostError::Missing => failure(device, "this host has no such PCI device"),
+        error => failure(device, error),
+    }
+}
