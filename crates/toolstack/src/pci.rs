@@ -73,12 +73,8 @@ impl PciAsk {
     /// What it does to this host; `None` if it only reads.
     pub(crate) fn deed(&self) -> Option<String> {
         match self {
-            Self::MakeAssignable { device, .. } => {
-                Some(format!("make PCI device {device} assignable on"))
-            }
-            Self::Return { device, .. } => {
-                Some(format!("give PCI device {:?} back to", device.text))
-            }
+            Self::MakeAssignable { device, .. } => Some(format!("pci-assignable-add {device}")),
+            Self::Return { device, .. } => Some(format!("pci-assignable-remove {:?}", device.text)),
             Self::Assignable | Self::OfDomain { .. } => None,
         }
     }

@@ -297,6 +297,8 @@ mod tests {
 
     /// Commands that print nothing of their own when all goes well.
     const SILENT: &[&str] = &[
+        "pci-assignable-add",
+        "pci-assignable-remove",
         "adopt",
         "disown",
         "destroy",

@@ -125,6 +125,8 @@ pub struct Options {
     pub series: Series,
     /// More words for Xen's command line.
     pub xen_arguments: String,
+    /// Whether the machine has an IOMMU, and cards that a guest can be given.
+    pub has_iommu: bool,
 }
 
 impl Options {
@@ -145,6 +147,7 @@ impl Options {
             files: Vec::new(),
             series: Series::default(),
             xen_arguments: String::new(),
+            has_iommu: false,
         })
     }
 }

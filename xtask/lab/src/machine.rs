@@ -79,11 +79,20 @@ impl Machine {
     ) -> Result<Self> {
         let mut command = Command::new("setpriv");
         command.args(["--pdeathsig", "KILL", "--", "qemu-system-x86_64"]);
-        command.args(["-machine", "q35", "-accel", "tcg,thread=multi", "-cpu", CPU]);
+        // Of the two, only the first has a driver in dom0.
+        let (machine, cards): (_, &[&str]) = match options.has_iommu {
+            true => ("q35,kernel-irqchip=split", &["virtio-rng-pci,addr=0x10", "edu,addr=0x11"]),
+            false => ("q35", &[]),
+        };
+        command.args(["-machine", machine, "-accel", "tcg,thread=multi", "-cpu", CPU]);
         command.args(["-smp", &options.cpus.to_string()]);
         command.args(["-m", &options.memory_mib.to_string()]);
         command.args(["-display", "none", "-vga", "none", "-no-reboot", "-net", "none"]);
         command.args(["-nodefaults", "-monitor", "none"]);
+        if options.has_iommu {
+            command.args(["-device", "intel-iommu,intremap=on"]);
+        }
+        command.args(cards.iter().flat_map(|card| ["-device", card]));
         command.arg("-kernel").arg(&software.xen);
         command.args([
             "-append",

@@ -93,8 +93,8 @@ fn a_device_goes_to_pciback_and_into_quarantine_and_back() {
     );
     assert_eq!(assignable(&client), [""; 0]);
     let logged = client.logged().join("\n");
-    assert!(logged.contains("make PCI device 0000:00:10.0 assignable on this host"), "{logged}");
-    assert!(logged.contains("give PCI device \"nic\" back to this host"), "{logged}");
+    assert!(logged.contains("this host: pci-assignable-add 0000:00:10.0 by"), "{logged}");
+    assert!(logged.contains("this host: pci-assignable-remove \"nic\" by"), "{logged}");
 }
 
 #[test]

@@ -498,7 +498,7 @@ fn hypercalls_decode_with_the_headers() {
         domctl domain=7 memory_mapping first_gfn=0x100000022 first_mfn=0x100000023 nr_mfns=0x18 add
         domctl domain=7 ioport_mapping first_gport=0x2f8 first_mport=0x3f8 nr_ports=0x8 remove
         domctl domain=7 assign_device pci flags=0 u.pci.machine_sbdf=0x102fb
-        domctl domain=7 assign_device pci flags=1 u.pci.machine_sbdf=0x102fb
+        domctl domain=7 assign_device pci flags=0x1 u.pci.machine_sbdf=0x102fb
         domctl domain=7 test_assign_device pci flags=0 u.pci.machine_sbdf=0x102fb
         domctl domain=7 deassign_device pci flags=0 u.pci.machine_sbdf=0x102fb
         domctl domain=7 get_device_group machine_sbdf=0x102fb max_sdevs=0x400

@@ -630,6 +630,10 @@ fn help_is_there_without_a_daemon() {
          getenforce          Print whether Xen's security module Flask enforces its policy
          setenforce          Make Xen's security module Flask enforce its policy, or only log
          loadpolicy          Load a policy into Xen's security module Flask
+         pci-assignable-add  Make a device assignable for PCI passthrough
+         pci-assignable-remove Remove a device from being assignable
+         pci-assignable-list List all the assignable PCI devices
+         pci-list            List the PCI devices that a domain has
          sharing             List how much memory domains share with others
          claims              List outstanding claim information about all domains
          cpupool-create      Create a new CPU pool

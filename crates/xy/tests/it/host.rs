@@ -350,7 +350,7 @@ fn a_device_is_made_assignable_and_given_back() {
         &warned,
         r#"{"version":1,"op":"host","do":"pci-assignable-add","device":"00:10.0"}"#,
         &expect![[r#"
-            ! xy: warning: 0000:00:10.0: is assignable already
+            ! 0000:00:10.0: is assignable already
             = 0
         "#]],
     );
