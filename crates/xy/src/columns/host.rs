@@ -26,8 +26,11 @@ pub(crate) fn assignable(rows: &[PciRow], with_names: bool) -> String {
     })
 }
 
-/// `pci-list`.
+/// `pci-list`. Without devices nothing is printed.
 pub(crate) fn pci_devices(rows: &[PciRow]) -> String {
+    if rows.is_empty() {
+        return String::new();
+    }
     rows.iter().fold("Vdev Device\n".to_owned(), |mut out, row| {
         put!(out, "{:02x}.{:x} {}\n", row.vdevfn >> 3, row.vdevfn & 7, shown(&row.device));
         out

@@ -334,6 +334,14 @@ fn devices_are_listed_as_by_xl() {
             = 0
         "#]],
     );
+    check(
+        &["pci-list", "web"],
+        &[r#"{"ok":{"pci":[]}}"#],
+        r#"{"version":1,"op":"host","do":"pci-list","target":"web"}"#,
+        &expect![[r#"
+            = 0
+        "#]],
+    );
 }
 
 #[test]
