@@ -11,6 +11,7 @@
 #   xylem.tick=SECONDS  prints "tick=N" that often, to show that time passes (suspend, migration)
 #   xylem.channel=1     repeats on its first channel what it hears there, after "heard="
 #   xylem.share=TAG     mounts that folder of dom0, reads hello.txt and writes guest.txt there
+#   xylem.pci=1         says which devices of the host it has, "pci=BDF VENDOR:DEVICE", and reads from that which gives random bytes
 #   xylem.cpus=1        with each tick, "cpus=N...": those on which a process has just run
 
 export PATH=/bin:/sbin
@@ -173,6 +174,16 @@ share() {
     say share=ok
 }
 
+pci() {
+    modprobe -a xen-pcifront virtio_pci virtio-rng || { say pci=unsupported; return; }
+    wait_for ls /sys/bus/pci/devices/*/vendor || { say pci=absent; return; }
+    for device in /sys/bus/pci/devices/*; do
+        say "pci=${device##*/} $(cat "$device/vendor"):$(cat "$device/device")"
+    done
+    wait_for grep -q virtio /sys/class/misc/hw_random/rng_current || { say rng=absent; return; }
+    say "rng=$(head -c 64 /dev/hwrng | sort -u | wc -c)"
+}
+
 # A process that may only run there ran there.
 working_cpus() {
     for cpu in /sys/devices/system/cpu/cpu[0-9]*; do
@@ -200,6 +211,7 @@ network
 say ready
 [ -z "$(option xylem.channel)" ] || keep_repeating &
 [ -z "$(option xylem.share)" ] || share "$(option xylem.share)"
+[ -z "$(option xylem.pci)" ] || pci &
 [ -z "$(option xylem.io)" ] || keep_writing &
 [ -z "$(option xylem.net)" ] || keep_sending &
 [ -z "$(option xylem.gap)" ] || keep_looking &

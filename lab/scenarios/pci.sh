@@ -1,5 +1,5 @@
 # PCI devices of the host are made assignable and given back, as xl does it, with xl's devices and ours known to both.
-# Needs `--iommu`.
+# Needs `--iommu --vmlinux`.
 . /lab/lib.sh
 xl info virt_caps | grep -q pv_directio || fail "this machine has no IOMMU: run it with --iommu"
 start_xylemd
@@ -84,5 +84,57 @@ check "create" xy create -q /tmp/one.cfg
 check "both: no device" both pci-list one
 check "both: no such domain" both pci-list none
 check "destroy" xy destroy one
+
+echo "== a PV guest has a device"
+check "add" xy pci-assignable-add -n card $card
+host_state >/results/state.assignable
+linux_cfg pv "type = 'pv'" "memory = 128" "extra = 'console=hvc0 quiet $FAST_BOOT xylem.pci=1 iommu=soft'" \
+    "pci = ['00:10.0,permissive=1']"
+# xl does not unpack the compressed kernel under emulation in any time worth waiting for.
+[ ! -e /guest/vmlinux ] || sed -i 's|/guest/vmlinuz|/guest/vmlinux|' /tmp/pv.cfg
+# backend: its nodes, without the domain's number and what changes by itself.
+backend() { xenstore-ls -fp "/local/domain/0/backend/pci/$1" | sed "s/\b$1\b/N/g" | grep -v '/state'; }
+frontend() { xenstore-ls -fp "/local/domain/$1/device/pci" | sed "s/\b$1\b/N/g" | grep -v '/state'; }
+runs() {
+    check "$1: the guest sees it" console_wait pv 'pci=0000:00:00.0 0x1af4:0x1005' 120
+    check "$1: and reads random bytes from it" console_wait pv 'rng=[0-9]' 60
+    check "$1: not one of them twice" test "$(sed -n 's/.*rng=\([0-9]*\).*/\1/p' "$(console_log pv)" | tail -n 1)" -gt 32
+    domid=$(xl domid pv)
+    backend "$domid" >"/results/backend.$1"
+    frontend "$domid" >"/results/frontend.$1"
+    check "$1: both list it" both pci-list pv
+    check "$1: it is not assignable" both pci-assignable-list
+    check "$1: it is not given back" refused_with 'detach it there first' xy pci-assignable-remove card
+    check "$1: nor to another" refused_with "domain $domid has it" xy create -q /tmp/one.cfg
+}
+unikernel_cfg one "type = 'pv'" "pci = ['00:10.0']"
+check "create" xy create -q /tmp/pv.cfg
+runs xy
+check "it is not saved" refused_with 'PCI devices of this host' xy save pv /tmp/pv.save
+check "reboot" xy reboot -w pv
+: >"$(console_log pv)"
+check "its next domain sees it" console_wait pv 'rng=[0-9]' 180
+check "shut down" xy shutdown -w pv
+check "nothing is left" same_state /results/state.assignable
+check "it is assignable" sh -c "xy pci-assignable-list -n | grep -q '$card card'"
+
+echo "== xl's has the same"
+: >"$(console_log pv)"
+check "xl: create" xl create -q /tmp/pv.cfg
+runs xl
+check "xl: shut down" xl shutdown -w pv
+wait_for '! xl domid pv' 30
+check "the backends are the same" diff /results/backend.xl /results/backend.xy
+check "the frontends are the same" diff /results/frontend.xl /results/frontend.xy
+
+echo "== a device is seized from its driver"
+check "remove" xy pci-assignable-remove -r card
+unikernel_cfg one "type = 'pv'" "pci = ['00:10.0,seize=1']"
+check "create" xy create -q /tmp/one.cfg
+check "pciback has it" test "$(driver $card)" = pciback
+check "a killed daemon's successor knows" eval 'kill_xylemd; start_xylemd; [ "$(xy pci-list one | wc -l)" = 2 ]'
+check "destroy" xy destroy one
+check "remove" xy pci-assignable-remove -r $card
+check "the device has its driver again" test "$(driver $card)" = "$before"
 xenstore-rm /libxl/pci 2>/dev/null
 check "nothing is left" same_state /results/state.before

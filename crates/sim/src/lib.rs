@@ -55,6 +55,7 @@ pub use models::{ModelFate, add_hvm_files};
 pub use monitor::MonitorFate;
 pub use network::{CableId, End, NEVER, Network, NetworkConfig, PacketFate, Want};
 pub use os::{Giving, LoopDevice, OsState, SimOs};
+pub use pci::{INTERRUPT as PCI_INTERRUPT, regions as pci_regions};
 pub use prng::Prng;
 pub use scripts::ScriptFate;
 pub use shared::SharedFiles;

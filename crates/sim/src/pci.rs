@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use storage::HostError;
-use toolstack::pci::{PCIBACK, PciBus};
+use toolstack::pci::{PCIBACK, PciBus, PciRegion};
 use xen::PciAddress;
 
 use crate::os::SimOs;
@@ -18,6 +18,22 @@ pub(crate) struct PciState {
     /// Drivers, and whether they take devices.
     drivers: BTreeMap<String, bool>,
     slots: BTreeSet<PciAddress>,
+    permissive: BTreeSet<PciAddress>,
+    /// How often each was reset.
+    resets: BTreeMap<PciAddress, u64>,
+}
+
+/// The line of every device.
+pub const INTERRUPT: u32 = 11;
+
+/// Where a device has its ports and its memory.
+#[must_use]
+pub fn regions(device: PciAddress) -> [PciRegion; 2] {
+    let number = u64::from(device.0 & 0xff);
+    [
+        PciRegion { first: 0xc000 + (number << 5), bytes: 0x20, is_ports: true },
+        PciRegion { first: 0xf000_0000 + (number << 14), bytes: 0x3000, is_ports: false },
+    ]
 }
 
 impl SimOs {
@@ -39,6 +55,18 @@ impl SimOs {
     /// Tells pciback to take a device.
     pub fn set_pci_slot(&self, device: PciAddress) {
         self.get_mut().pci.slots.insert(device);
+    }
+
+    /// How often a device was reset.
+    #[must_use]
+    pub fn pci_resets(&self, device: PciAddress) -> u64 {
+        self.get().pci.resets.get(&device).copied().unwrap_or_default()
+    }
+
+    /// Whether the guest that has a device may write all of its configuration.
+    #[must_use]
+    pub fn is_pci_permissive(&self, device: PciAddress) -> bool {
+        self.get().pci.permissive.contains(&device)
     }
 
     /// The driver that has a device.
@@ -90,6 +118,40 @@ impl PciBus for SimOs {
         };
         // As a folder lists them.
         Ok(os.pci.devices.iter().rev().filter_map(has).collect())
+    }
+
+    fn functions(&mut self, device: PciAddress) -> Result<Vec<PciAddress>, HostError> {
+        let of_slot = |it: &&PciAddress| it.0 >> 3 == device.0 >> 3;
+        Ok(self.get().pci.devices.keys().filter(of_slot).copied().collect())
+    }
+
+    fn regions(&mut self, device: PciAddress) -> Result<Vec<PciRegion>, HostError> {
+        self.get().pci.devices.get(&device).ok_or(HostError::Missing)?;
+        Ok(regions(device).to_vec())
+    }
+
+    fn interrupt(&mut self, device: PciAddress) -> Result<Option<u32>, HostError> {
+        self.get().pci.devices.get(&device).ok_or(HostError::Missing)?;
+        Ok(Some(INTERRUPT))
+    }
+
+    fn reset(&mut self, device: PciAddress) -> Result<(), HostError> {
+        self.act()?;
+        let mut os = self.get_mut();
+        os.pci.devices.get(&device).ok_or(HostError::Missing)?;
+        *os.pci.resets.entry(device).or_default() += 1;
+        Ok(())
+    }
+
+    fn set_permissive(&mut self, device: PciAddress) -> Result<(), HostError> {
+        self.act()?;
+        let mut os = self.get_mut();
+        let driver = os.pci.devices.get(&device).ok_or(HostError::Missing)?;
+        if driver.as_deref() != Some(PCIBACK) {
+            return Err(HostError::Refused("No such device (os error 19)".to_owned()));
+        }
+        os.pci.permissive.insert(device);
+        Ok(())
     }
 
     fn set_slot(&mut self, device: PciAddress, is_taken: bool) -> Result<(), HostError> {

@@ -8,6 +8,7 @@
 
 mod disown;
 mod hvm;
+mod pci;
 mod served;
 
 use std::collections::BTreeMap;
@@ -22,6 +23,7 @@ use crate::hotplug;
 use crate::record::{self, FORMAT_NODE, Texts};
 pub use disown::{disowned_nodes, foreign_paths};
 pub use hvm::{generation_nodes, generation_path, table_nodes};
+pub use pci::{backend as pci_backend, nodes as pci_nodes};
 pub use served::{devices as served_devices, plugged_keyboard as plugged_keyboard_nodes};
 
 /// One node to write.
@@ -571,6 +573,11 @@ pub fn removed_paths(config: &VmConfig, uuid: Uuid, domid: Option<DomId>) -> Vec
                 let path = format!("/local/domain/0/error/backend/{}/{domid}", kind.as_str());
                 removals.push(Removal::of_domain(path, 3));
             }
+        }
+        if !config.options.pci.is_empty() {
+            removals.push(Removal::of_domain(format!("/local/domain/0/backend/pci/{domid}"), 2));
+            removals
+                .push(Removal::of_domain(format!("/local/domain/0/error/backend/pci/{domid}"), 3));
         }
         if config.has_model() {
             removals.push(Removal::of_domain(device_model::folder(domid), 1));

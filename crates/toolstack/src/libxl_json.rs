@@ -8,6 +8,7 @@
 //! Sources: xen `tools/libs/light/libxl_types.idl`, `gentypes.py`, `libxl_json.c`.
 
 mod machine;
+mod pci;
 mod read;
 mod served;
 #[cfg(test)]

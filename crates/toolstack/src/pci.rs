@@ -8,6 +8,8 @@
 use storage::HostError;
 use xen::{DomId, PciAddress};
 
+use crate::config::{PciDevice, PciName};
+
 /// The driver of assignable devices.
 pub const PCIBACK: &str = "pciback";
 
@@ -46,6 +48,82 @@ pub trait PciBus {
     /// # Errors
     /// An errno of the kernel.
     fn set_slot(&mut self, device: PciAddress, is_taken: bool) -> Result<(), HostError>;
+
+    /// The functions that are in the slot of this one.
+    ///
+    /// # Errors
+    /// An errno of the kernel.
+    fn functions(&mut self, device: PciAddress) -> Result<Vec<PciAddress>, HostError>;
+
+    /// Where its ports and its memory are.
+    ///
+    /// # Errors
+    /// [`HostError::Missing`] if there is no such device; otherwise an errno of the kernel.
+    fn regions(&mut self, device: PciAddress) -> Result<Vec<PciRegion>, HostError>;
+
+    /// Its interrupt line, if it has one.
+    ///
+    /// # Errors
+    /// [`HostError::Missing`] if there is no such device; otherwise an errno of the kernel.
+    fn interrupt(&mut self, device: PciAddress) -> Result<Option<u32>, HostError>;
+
+    /// Resets it, so that what one domain did to it is not there for the next one.
+    ///
+    /// # Errors
+    /// [`HostError::Missing`] if the kernel has no way to do that; otherwise an errno of the kernel.
+    fn reset(&mut self, device: PciAddress) -> Result<(), HostError>;
+
+    /// Lets the guest that has it write all of its configuration.
+    ///
+    /// # Errors
+    /// An errno of the kernel.
+    fn set_permissive(&mut self, device: PciAddress) -> Result<(), HostError>;
+}
+
+/// I/O ports or memory of a device.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct PciRegion {
+    pub first: u64,
+    /// At least one.
+    pub bytes: u64,
+    pub is_ports: bool,
+}
+
+/// A device that a domain has, as it is told its backend.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Assigned {
+    pub address: PciAddress,
+    pub name: Option<String>,
+    /// Its slot and function on the guest's bus; 0: wherever there is room.
+    pub guest_slot: u8,
+    /// Whether the guest may write all of its configuration.
+    pub is_permissive: bool,
+    pub options: String,
+}
+
+impl Assigned {
+    /// One of the functions that a configuration names, of all or of one.
+    pub(crate) fn of(device: &PciDevice, address: PciAddress, all: bool) -> Self {
+        // A function that is alone must be the first, or its guest does not look for it.
+        let function = if all { (address.0 & 7) as u8 } else { 0 };
+        let PciDevice { msitranslate, power_mgmt, permissive, rdm_policy, .. } = device;
+        let is_permissive = *permissive;
+        let [translate, power, permissive] =
+            [msitranslate, power_mgmt, permissive].map(|it| u8::from(*it));
+        Self {
+            address,
+            name: match &device.name {
+                PciName::Named(name) => Some(name.clone()),
+                PciName::Address(_) => None,
+            },
+            guest_slot: device.slot.map_or(0, |slot| slot << 3 | function),
+            is_permissive,
+            options: format!(
+                "msitranslate={translate},power_mgmt={power},permissive={permissive},rdm_policy={}",
+                rdm_policy.as_str()
+            ),
+        }
+    }
 }
 
 /// What is asked about devices.

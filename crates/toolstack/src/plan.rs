@@ -177,7 +177,10 @@ impl Origin {
 fn plan_new(config: &VmConfig, start: Start, origin: Origin) -> Plan {
     let mut plan = Plan::default();
     let bootloader = (origin == Origin::Images).then(|| boot_disk(config)).flatten();
-    let ready = add_checks(&mut plan, config, origin);
+    let mut ready = add_checks(&mut plan, config, origin);
+    // At a reboot its last domain has them still.
+    let has_devices = !config.options.pci.is_empty();
+    ready.extend(has_devices.then(|| plan.add(CreateStep::CheckPci, &[])));
     // The record names the VM before anything of it exists, so that a restarted daemon finds
     // incomplete VMs.
     let record = plan.add(CreateStep::Record, &ready);
@@ -197,6 +200,7 @@ fn plan_new(config: &VmConfig, start: Start, origin: Origin) -> Plan {
     };
     let filled = plan.add(origin.fill(), &[domain]);
     let mut parts = vec![filled];
+    parts.extend(add_pci(&mut plan, config, filled));
     if bootloader.is_none() {
         disks = add_disks(&mut plan, config, DeviceStep::AttachDisk, made);
     }
@@ -267,6 +271,12 @@ fn add_bootloader(
     let disk = attached.iter().filter(|(it, _)| *it == devid).map(|(_, step)| *step);
     let after: Vec<usize> = disk.chain(ready.iter().copied()).collect();
     plan.add(CreateStep::RunBootloader, &after)
+}
+
+/// Gives a domain the host's devices that it is to have, once it has its memory.
+fn add_pci(plan: &mut Plan, config: &VmConfig, filled: usize) -> Option<usize> {
+    let has_devices = !config.options.pci.is_empty();
+    has_devices.then(|| plan.add(CreateStep::AssignPci, &[filled]))
 }
 
 /// Starts the device model of an HVM domain after the attaches of its emulated disks.
@@ -484,7 +494,12 @@ fn take_down_domain(
             closed.push(disconnected);
         }
     }
-    vec![plan.take_down(TeardownStep::DestroyDomain, &closed)]
+    let destroyed = plan.take_down(TeardownStep::DestroyDomain, &closed);
+    if config.options.pci.is_empty() {
+        return vec![destroyed];
+    }
+    // Xen has them in quarantine now.
+    vec![plan.take_down(TeardownStep::ReturnPci, &[destroyed])]
 }
 
 /// From a stopped domain to the VM's next one, in one graph: the record and the attached disks are
@@ -514,7 +529,9 @@ pub fn plan_reboot(config: &VmConfig, start: Start, reached: Reached<'_>) -> Pla
         ready = vec![add_bootloader(&mut plan, devid, &disks, &ready)];
     }
     let domain = plan.add(CreateStep::CreateDomain, &ready);
-    let mut parts = vec![plan.add(CreateStep::Build, &[domain])];
+    let built = plan.add(CreateStep::Build, &[domain]);
+    let mut parts = vec![built];
+    parts.extend(add_pci(&mut plan, config, built));
     parts.extend(disks.iter().map(|(_, step)| *step));
     let mut early = EarlyDevices::new();
     if has_emulated_script(config) {

@@ -21,6 +21,7 @@ use crate::foreign::ForeignReading;
 use crate::generation::GenerationId;
 use crate::layout::{self, DeviceRef};
 use crate::moves::{Farewell, Greeting, Handover, Speaks};
+use crate::pci::Assigned;
 pub use crate::perform::{AdoptionWork, DefinitionWork, QueryWork, TuneWork};
 use crate::saved::{HostSave, SaveEnd, SavedFile};
 pub use crate::steps::create::CreateWork;
@@ -396,6 +397,7 @@ pub enum Output {
     Domain(NewDomain),
     Built(Built),
     Loaded(Box<LoadedVm>),
+    Assigned(Vec<Assigned>),
     Model(Process),
     /// A file of a saved VM can be loaded.
     SavedFile(Box<SavedFile>),
@@ -468,6 +470,7 @@ impl Output {
             | Self::Farewell(_)
             | Self::Built(_)
             | Self::Loaded(_)
+            | Self::Assigned(_)
             | Self::Closing { .. }
             | Self::Survey(_)
             | Self::Looked { .. }

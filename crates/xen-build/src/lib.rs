@@ -19,6 +19,7 @@ mod config;
 mod context;
 mod cpuid;
 mod error;
+mod host_map;
 mod hvm;
 mod image;
 mod memory;
@@ -33,6 +34,7 @@ pub use cpuid::{
     BitPolicy, CpuConfig, CpuidOverride, CpuidRegister, MsrOverride, NO_SUBLEAF, apply_cpu_policy,
 };
 pub use error::BuildError;
+pub use host_map::host_map;
 pub use hvm::{FIRMWARE_BYTES_MAX, HvmConfig, HvmLoader, build_hvm, check_hvm, prepare_hvm};
 pub use image::{
     Compression, DescriptionError, ElfClass, ImageError, KernelImage, Notes, Relocation,

@@ -77,6 +77,7 @@ fn cases<H: Hypervisor>() -> Vec<Case<H>> {
         ("the CPUID policy can be set until the domain first runs", cpuid_policy),
         ("the time stamp counter has three modes", tsc_mode),
         ("a memory map has a limit", memory_map),
+        ("the machine has a memory map", machine_memory_map),
         ("the shared info page can be mapped into a translated domain", shared_info),
         ("foreign memory reads back as written, across pages", foreign_memory),
         ("foreign memory that does not exist is refused", foreign_memory_missing),
@@ -599,6 +600,18 @@ fn memory_map<H: Hypervisor>(xen: &mut Xen<H>) -> Checked {
         xen.set_memory_map(domid, &map[..2]).doing("set_memory_map")?;
         same("too many ranges", &xen.set_memory_map(domid, &map), &Err(Errno::EINVAL))
     })
+}
+
+/// What firmware says may be out of order, and may overlap.
+fn machine_memory_map<H: Hypervisor>(xen: &mut Xen<H>) -> Checked {
+    let map = xen.machine_memory_map().doing("machine_memory_map")?;
+    let kib = |kind| map.iter().filter(|it| it.kind == kind).map(|it| it.bytes >> 10).sum::<u64>();
+    let physical = xen.phys_info().doing("physinfo")?;
+    // Xen keeps some for itself, and does not count it.
+    let pages = kib(E820Kind::Ram) >> 2;
+    let is_same = (physical.pages..physical.pages * 2).contains(&pages);
+    same("as much memory as Xen says", &is_same, &true)?;
+    same("some of it is reserved", &(kib(E820Kind::Reserved) > 0), &true)
 }
 
 fn shared_info<H: Hypervisor>(xen: &mut Xen<H>) -> Checked {

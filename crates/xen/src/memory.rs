@@ -4,7 +4,7 @@
 
 use alloc::vec::Vec;
 
-use crate::abi::{Layout, u32_at};
+use crate::abi::{Layout, u32_at, u64_at};
 use crate::xen::words;
 use crate::{DomId, Errno, Hypervisor, Mfn, Op, Resource, Xen};
 
@@ -21,6 +21,9 @@ const XENMEM_ADD_TO_PHYSMAP_BATCH: u64 = 23;
 const XENMEM_RESERVED_DEVICE_MEMORY_MAP: u64 = 27;
 const XENMEM_ACQUIRE_RESOURCE: u64 = 28;
 const XENMEM_SET_MEMORY_MAP: u64 = 13;
+const XENMEM_MACHINE_MEMORY_MAP: u64 = 10;
+/// `struct e820entry` is packed.
+const E820_BYTES: usize = 20;
 const XENMEM_CLAIM_PAGES: u64 = 24;
 /// `struct mmuext_op`.
 const MMUEXT_BYTES: usize = 24;
@@ -33,9 +36,23 @@ pub enum E820Kind {
     Reserved = 2,
     Acpi = 3,
     AcpiNvs = 4,
+    Unusable = 5,
 }
 
-/// One range of a domain's physical memory map, in bytes.
+impl E820Kind {
+    /// Firmware has more kinds than these; none of the others is for an operating system.
+    fn decode(number: u32) -> Self {
+        match number {
+            1 => Self::Ram,
+            3 => Self::Acpi,
+            4 => Self::AcpiNvs,
+            5 => Self::Unusable,
+            _ => Self::Reserved,
+        }
+    }
+}
+
+/// One range of a physical memory map, in bytes.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct E820Entry {
     pub address: u64,
@@ -362,8 +379,7 @@ impl<H: Hypervisor> Xen<H> {
     /// # Errors
     /// EINVAL for too many entries.
     pub fn set_memory_map(&mut self, domid: DomId, map: &[E820Entry]) -> Result<(), Errno> {
-        // `struct e820entry` is packed: 20 bytes.
-        let mut bytes = Vec::with_capacity(map.len() * 20);
+        let mut bytes = Vec::with_capacity(map.len() * E820_BYTES);
         for entry in map {
             bytes.extend_from_slice(&entry.address.to_ne_bytes());
             bytes.extend_from_slice(&entry.bytes.to_ne_bytes());
@@ -373,6 +389,25 @@ impl<H: Hypervisor> Xen<H> {
         let entries = u32::try_from(map.len()).map_err(|_| Errno::EINVAL)?;
         let argument = Layout::<24>::new().u16(0, domid.0).u32(8, entries).u64(16, address).done();
         self.call_with("set_memory_map", Op::Memory, XENMEM_SET_MEMORY_MAP, &argument).map(drop)
+    }
+
+    /// The machine's own, as its firmware gave it to Xen.
+    ///
+    /// # Errors
+    /// EPERM for an unprivileged domain.
+    pub fn machine_memory_map(&mut self) -> Result<Vec<E820Entry>, Errno> {
+        const ENTRIES_MAX: u32 = 1024;
+        let address = self.put_data(&alloc::vec![0; E820_BYTES * ENTRIES_MAX as usize])?;
+        let argument = Layout::<16>::new().u32(0, ENTRIES_MAX).u64(8, address).done();
+        self.call_with("machine_memory_map", Op::Memory, XENMEM_MACHINE_MEMORY_MAP, &argument)?;
+        let found = u32_at(self.argument(16), 0).min(ENTRIES_MAX) as usize;
+        let (_, area) = self.data();
+        let entry = |entry: &[u8]| E820Entry {
+            address: u64_at(entry, 0),
+            bytes: u64_at(entry, 8),
+            kind: E820Kind::decode(u32_at(entry, 16)),
+        };
+        Ok(area[..found * E820_BYTES].chunks_exact(E820_BYTES).map(entry).collect())
     }
 
     /// Pins a PV domain's top-level page table.

@@ -212,7 +212,8 @@ pub(crate) const DOM0_SPARE_MODULES: &[&str] =
 pub(crate) const GUEST_MODULES: &[&str] = &["xen-blkfront", "xen-netfront", "ext4"];
 
 /// Those that it loads if its command line asks for what they do.
-pub(crate) const GUEST_SPARE_MODULES: &[&str] = &["9p", "9pnet_xen", "xen-pcifront"];
+pub(crate) const GUEST_SPARE_MODULES: &[&str] =
+    &["9p", "9pnet_xen", "xen-pcifront", "virtio_pci", "virtio-rng"];
 
 /// Dependencies that the modules do not name, because they go through a kernel interface.
 pub(crate) const MODULE_DEPENDENCIES: &[(&str, &str)] = &[("ext4", "crc32c_generic")];

@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 
+use toolstack::pci::PciRegion;
 use xen::{DomId, Errno, PciAddress};
 
 use super::SimXen;
@@ -24,6 +25,14 @@ impl SimXen {
         let owner = *self.devices.get(&device)?;
         let is_there = !owner.is_ordinary() || self.domains.contains_key(&owner);
         Some(if is_there { owner } else { DomId::IO })
+    }
+
+    /// Whether a domain may use a device's ports, memory and interrupt.
+    #[must_use]
+    pub fn may_use(&self, domid: DomId, regions: &[PciRegion], pirq: u32) -> bool {
+        let Some(domain) = self.domains.get(&domid) else { return false };
+        let settings = &domain.settings;
+        settings.has_pirq(pirq) && regions.iter().all(|region| settings.is_allowed(*region))
     }
 
     /// `assign_device`, `test_assign_device` and `deassign_device`.

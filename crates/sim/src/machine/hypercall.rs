@@ -373,6 +373,7 @@ fn name(arena: &Arena<'_>, op: Op, args: [u64; 5]) -> Result<&'static str, Errno
         (Op::Memory, 28) => "acquire_resource",
         (Op::Memory, 6) => "populate_physmap",
         (Op::Memory, 7) => "add_to_physmap",
+        (Op::Memory, 10) => "machine_memory_map",
         (Op::Memory, 13) => "set_memory_map",
         (Op::Memory, 24) => "claim_pages",
         (Op::Memory, _) => "memory_op",

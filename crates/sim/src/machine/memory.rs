@@ -2,14 +2,15 @@
 //!
 //! Sources: `xen/common/memory.c`, `xen/common/page_alloc.c`, `xen/arch/x86/mm.c`.
 
-use xen::{DomId, Errno};
+use xen::{DomId, Errno, PAGE_SHIFT};
 
 use super::hypercall::{Arena, Call, MEMORY_OP_MASK};
 use super::{Counted, Dying, SimXen};
-use crate::bytes::{index, u16_at, u32_at, u64_at};
+use crate::bytes::{index, put_u32, put_u64, u16_at, u32_at, u64_at};
 
 const POPULATE_PHYSMAP: u64 = 6;
 const SET_MEMORY_MAP: u64 = 13;
+const MACHINE_MEMORY_MAP: u64 = 10;
 const CLAIM_PAGES: u64 = 24;
 /// Most entries of an E820 map.
 const E820_MAX: u32 = 1024;
@@ -30,6 +31,7 @@ impl SimXen {
         match call.args[0] & MEMORY_OP_MASK {
             POPULATE_PHYSMAP => self.populate(arena, call),
             SET_MEMORY_MAP => self.set_memory_map(arena, address),
+            MACHINE_MEMORY_MAP => self.machine_memory_map(arena, address),
             CLAIM_PAGES => self.claim(arena, address),
             _ => self.physmap_call(arena, call).unwrap_or(Err(Errno::ENOSYS)),
         }
@@ -136,6 +138,35 @@ impl SimXen {
         }
         domain.pages_claimed = claim;
         self.pages_claimed += claim;
+        Ok(0)
+    }
+
+    /// As of a PC: devices below 4 GiB, and what memory has no room there above.
+    fn machine_memory_map(&self, arena: &mut Arena<'_>, address: u64) -> Result<u64, Errno> {
+        const LOW_END: u64 = 0x9_fc00;
+        const MIB: u64 = 1 << 20;
+        const HOLE: u64 = 3 << 30;
+        const RAM: u32 = 1;
+        const RESERVED: u32 = 2;
+        let end = MIB + ((self.frames.last() + 1) << PAGE_SHIFT);
+        let low_end = end.min(HOLE - MIB);
+        let ranges = [
+            (0, LOW_END, RAM),
+            (0xf_0000, MIB, RESERVED),
+            (MIB, low_end, RAM),
+            (low_end, low_end + MIB, RESERVED),
+            (4 << 30, (4 << 30) + end - low_end, RAM),
+        ];
+        let argument = arena.get(address, 16)?;
+        let (room, buffer) = (u32_at(argument, 0), u64_at(argument, 8));
+        let count = room.min(5);
+        let bytes = arena.get_mut(buffer, 20 * index(count.into()))?;
+        for (place, (from, to, kind)) in bytes.chunks_exact_mut(20).zip(ranges) {
+            put_u64(place, 0, from);
+            put_u64(place, 8, to - from);
+            put_u32(place, 16, kind);
+        }
+        put_u32(arena.get_mut(address, 16)?, 0, count);
         Ok(0)
     }
 

@@ -4,7 +4,8 @@
 
 use std::collections::BTreeSet;
 
-use xen::{BitSet, DomId, Errno, EvtchnPort, Scheduler};
+use toolstack::pci::PciRegion;
+use xen::{BitSet, DomId, Errno, EvtchnPort, PAGE_SHIFT, Scheduler};
 
 use super::domctl::HEADER;
 use super::hypercall::{Arena, ERESTART};
@@ -73,6 +74,22 @@ impl Default for Settings {
             dirty: None,
             look: None,
         }
+    }
+}
+
+impl Settings {
+    pub(super) fn has_pirq(&self, pirq: u32) -> bool {
+        self.pirqs.contains(&pirq)
+    }
+
+    pub(super) fn is_allowed(&self, region: PciRegion) -> bool {
+        let PciRegion { first, bytes, is_ports } = region;
+        let last = first + bytes - 1;
+        let (ranges, first, last) = match is_ports {
+            true => (&self.ports_allowed, first, last),
+            false => (&self.frames_allowed, first >> PAGE_SHIFT, last >> PAGE_SHIFT),
+        };
+        ranges.contains(&(first, last))
     }
 }
 

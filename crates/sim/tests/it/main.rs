@@ -25,6 +25,7 @@ mod journal;
 mod lifecycle;
 mod machine_keys;
 mod next_config;
+mod pci;
 mod plug;
 mod preemption;
 mod records;

@@ -67,6 +67,8 @@ pub struct GuestOptions {
     /// Devices of the host's that it is to have for itself.
     pub pci: Vec<PciDevice>,
     pub rdm: Option<Rdm>,
+    /// Whether a PV guest's memory map has what is reserved on the host.
+    pub host_map: bool,
     /// Whether it may serve other guests' devices.
     pub is_driver_domain: bool,
     /// Xen's shim, in which a PVH guest's kernel runs as a PV one.

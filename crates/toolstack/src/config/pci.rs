@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use xen::PciAddress;
+
 /// Which device it is.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum PciName {
@@ -18,6 +20,16 @@ pub struct PciPlace {
     pub device: u8,
     /// `None`: all of them.
     pub function: Option<u8>,
+}
+
+impl PciPlace {
+    /// The function that it is, or the first of all.
+    #[must_use]
+    pub fn first_function(self) -> PciAddress {
+        let Self { segment, bus, device, function } = self;
+        let [bus, device, function] = [bus, device, function.unwrap_or(0)].map(u32::from);
+        PciAddress(u32::from(segment) << 16 | bus << 8 | device << 3 | function)
+    }
 }
 
 impl fmt::Display for PciPlace {

@@ -286,6 +286,7 @@ fn config(root: &Node<'_>, warnings: &mut Vec<String>) -> Result<VmConfig> {
             cpuid,
             machine: machine::read(&create, &build, &own, kind)?,
             shim: shim(&own, kind)?,
+            host_map: kind == DomainKind::Pv && own.flag("e820_host")? == Some(true),
             ..guest_options(&build, &create, kind, vcpus_max)?
         },
         hvm,
@@ -349,6 +350,8 @@ fn guest_options(
         // Devices are refused, and without them it says nothing.
         pci: Vec::new(),
         rdm: None,
+        // Read beside them, from the part that is for the kind.
+        host_map: false,
         shim: None,
         is_driver_domain: create.flag("driver_domain")? == Some(true),
     })

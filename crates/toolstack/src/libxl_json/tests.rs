@@ -606,6 +606,7 @@ fn configs() -> impl Strategy<Value = VmConfig> {
                     msr_relaxed: options.4,
                     pci: Vec::new(),
                     rdm: None,
+                    host_map: kind == DomainKind::Pv && options.4,
                     shim: (kind == DomainKind::Pvh && options.3).then(shim),
                     is_driver_domain: options.4,
                     hardware: options.3.then(|| Box::new(hardware())),

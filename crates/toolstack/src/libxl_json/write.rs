@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 use xen::DomainKind;
 use xen_build::{BitPolicy, CpuidRegister, NO_SUBLEAF};
 
-use super::{ExportError, machine, served};
+use super::{ExportError, machine, pci, served};
 use crate::config::{
     Access, AffinityConfig, Bios, CpuLists, CpuidConfig, DiskConfig, GuestOptions, HardwareAccess,
     HvmSettings, IoMemory, IoPorts, ModelUser, ShutdownAction, SmbiosText, Spice, Trust, TscMode,
@@ -48,6 +48,7 @@ fn whole(config: &VmConfig, uuid: &str, disks: &[Value]) -> Value {
     let info = build_info(config, &mut whole["c_info"]);
     whole["b_info"] = info;
     served::put(config, &mut whole);
+    pci::put(config, &mut whole);
     if config.options.is_driver_domain {
         whole["c_info"]["driver_domain"] = json!("True");
     }
@@ -186,6 +187,9 @@ fn build_info(config: &VmConfig, create: &mut Value) -> Value {
             // libxl has a number where we have that there is one: what a guest of ours is told is in the store.
             own.insert("ms_vm_genid".to_owned(), uuid.0.to_vec().into());
         }
+    }
+    if options.host_map {
+        own.insert("e820_host".to_owned(), "True".into());
     }
     machine::put(&options.machine, create, &mut info, &mut own);
     put_shim(options, &mut own);

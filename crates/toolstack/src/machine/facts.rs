@@ -11,6 +11,7 @@ use crate::checkpoint::DiskFrom;
 use crate::device_model::{ModelState, Process};
 use crate::layout::Completion;
 use crate::moves::{Handover, Incoming, Speaks};
+use crate::pci::Assigned;
 use crate::plan::Reached;
 use crate::saved::SaveEnd;
 use crate::work::{Images, NewDomain};
@@ -33,6 +34,8 @@ pub(crate) struct Facts {
     pub(crate) incarnation: Incarnation,
     /// The file that it is restored from with its host, and that is removed before it runs.
     pub(crate) saved_at: Option<String>,
+    /// Devices of the host that its domain was given.
+    pub(crate) pci: Vec<Assigned>,
     /// Made from snapshots before they are attached.
     pub(crate) disks_from: Vec<DiskFrom>,
     /// New disks that were made for it, or may have been; destroyed if it never runs.

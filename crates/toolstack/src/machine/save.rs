@@ -221,12 +221,17 @@ impl Toolstack {
     }
 }
 
-/// Why a VM cannot be saved or moved: its device model ended, or it is to stay.
+/// Why a VM cannot be saved or moved: its device model ended, it has devices of the host, or it is to stay.
 pub(super) fn stays(vm: &Vm) -> Option<String> {
     let lacks_model = vm.config.hvm.is_some() && vm.facts.incarnation.model.is_none();
     let name = &vm.config.name;
     if vm.config.options.never_moves {
         return Some(format!("{name}: is never saved or moved, by nomigrate in its configuration"));
+    }
+    if !vm.config.options.pci.is_empty() {
+        return Some(format!(
+            "{name}: has PCI devices of this host, which can be neither saved nor moved"
+        ));
     }
     lacks_model.then(|| format!("{name}: has no device model that could be asked for its state"))
 }

@@ -174,6 +174,9 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
             Materials::Saved(sizes) => xen_build::prepare_restored(&mut self.xen, domid, sizes),
         };
         prepared.map_err(|error| self.build_failure(config, materials, &error))?;
+        if matches!(materials, Materials::Saved(_)) {
+            self.set_host_map(domid, config)?;
+        }
         self.set_paging_pool(domid, config)?;
         self.set_machine(domid, config)?;
         self.give_hardware(domid, config)?;
@@ -230,6 +233,7 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
             Materials::Saved(_) => unreachable!("its state is loaded"),
         };
         let built = built.map_err(|error| self.build_failure(config, &materials, &error))?;
+        self.set_host_map(domid, config)?;
         self.map_hardware(domid, config)?;
         Ok(built)
     }

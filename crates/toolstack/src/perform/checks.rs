@@ -34,6 +34,7 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
             (false, None, None) => Ok(()),
         };
         failures.extend(images.err());
+        failures.extend(self.check_devices(config, Some(uuid)).err());
         // A create attaches one after the other, so a later disk meets the use by an earlier one.
         let mut earlier = Vec::new();
         for index in 0..config.disks.len() {

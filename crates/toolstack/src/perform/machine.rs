@@ -3,6 +3,7 @@
 use xen::{DomId, DomainKind, HvmParam, Hypervisor, IommuTables, PAGE_BYTES, PhysInfo, Uuid};
 use xenstore::client::{Batch, Nodes as _, Transport};
 
+use super::build::PAGES_PER_MIB;
 use super::{Performer, failure, refused, store};
 use crate::config::{Altp2m, Passthrough, VmConfig};
 use crate::generation::GenerationId;
@@ -32,11 +33,13 @@ pub(super) fn check(config: &VmConfig, physical: &PhysInfo) -> Result<(), Failur
     }
     if let Some(device) = config.options.pci.first() {
         let place = config.origin.at("pci[0]");
-        let problem = match physical.has_iommu() {
-            false => NO_IOMMU,
-            true => "devices of the host are not assigned yet",
-        };
-        return Err(Failure(format!("{place}: {}: {problem}", device.name)));
+        let refused = |problem| Err(Failure(format!("{place}: {}: {problem}", device.name)));
+        if !physical.has_iommu() {
+            return refused(NO_IOMMU);
+        }
+        if config.kind == DomainKind::Hvm {
+            return refused("HVM domains are not given devices of the host yet");
+        }
     }
     match options.passthrough {
         Passthrough::Default | Passthrough::Disabled => Ok(()),
@@ -64,6 +67,7 @@ pub(super) fn iommu(config: &VmConfig, physical: &PhysInfo) -> Option<IommuTable
         && !config.options.shadow_paging
         && physical.shares_iommu_tables();
     match config.options.machine.passthrough {
+        Passthrough::Default if !config.options.pci.is_empty() => Some(IommuTables::Own),
         Passthrough::Default | Passthrough::Disabled => None,
         Passthrough::Enabled if can_share => Some(IommuTables::Shared),
         Passthrough::Enabled | Passthrough::Synchronised => Some(IommuTables::Own),
@@ -91,6 +95,21 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
             self.set_param(domid, HvmParam::Altp2m, mode.into())?;
         }
         Ok(())
+    }
+
+    /// In place of the map that its builder set.
+    pub(super) fn set_host_map(&mut self, domid: DomId, config: &VmConfig) -> Result<(), Failure> {
+        if !config.options.host_map {
+            return Ok(());
+        }
+        let place = config.origin.at("e820_host");
+        let host = self.xen.machine_memory_map();
+        let host =
+            host.map_err(|errno| failure(format!("{place}: the host's memory map"), errno))?;
+        let pages = |mib| mib * PAGES_PER_MIB;
+        let map =
+            xen_build::host_map(&host, pages(config.memory_mib), pages(config.memory_max_mib));
+        self.xen.set_memory_map(domid, &map).map_err(|errno| failure(place, errno))
     }
 
     /// What a new domain's guest is to be told: another one than before if its memory is an earlier one, the same if it only

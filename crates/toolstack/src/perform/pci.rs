@@ -1,13 +1,18 @@
 //! Work on PCI devices of the host.
 
 use storage::HostError;
-use xen::{Assignment, DomId, Errno, Hypervisor, PciAddress, ReservedMemory};
+use xen::{
+    Assignment, DomId, Errno, Hypervisor, PAGE_BYTES, PAGE_SHIFT, PciAddress, Permission,
+    PirqSource, ReservedMemory, Uuid,
+};
 use xenstore::client::{Batch, Nodes as _, Transport};
 
 use super::machine::NO_IOMMU;
 use super::{Performer, failure, store};
+use crate::config::{PciDevice, PciName, VmConfig};
 use crate::host::Host;
-use crate::pci::{self, DRIVERS, PCIBACK, PciAsk, PciRow, Wanted};
+use crate::layout;
+use crate::pci::{self, Assigned, DRIVERS, PCIBACK, PciAsk, PciRegion, PciRow, Wanted};
 use crate::work::Failure;
 use crate::xen_host::HostTold;
 
@@ -203,8 +208,180 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         }
     }
 
+    /// The functions that a configuration names: what each is, and which device has named it.
+    fn wanted_devices(
+        &mut self,
+        config: &VmConfig,
+        vm: Option<Uuid>,
+    ) -> Result<Vec<Assigned>, Failure> {
+        let mut all: Vec<Assigned> = Vec::new();
+        for (index, device) in config.options.pci.iter().enumerate() {
+            let place = config.origin.at(&format!("pci[{index}]"));
+            let at = |Failure(why): Failure| Failure(format!("{place}: {why}"));
+            for wanted in self.functions_of(device).map_err(at)? {
+                let address = wanted.address;
+                if all.iter().any(|it| it.address == address) {
+                    return Err(failure(place, format!("{address}: is named twice")));
+                }
+                self.check_assignable(device, address, vm).map_err(at)?;
+                all.push(wanted);
+            }
+        }
+        Ok(all)
+    }
+
+    fn functions_of(&mut self, device: &PciDevice) -> Result<Vec<Assigned>, Failure> {
+        let of_all = |address: PciAddress| Assigned::of(device, address, true);
+        let place = match &device.name {
+            PciName::Named(name) => {
+                let wanted = Wanted { text: name.clone(), address: None };
+                return Ok(vec![Assigned::of(device, self.named(&wanted)?, false)]);
+            }
+            PciName::Address(place) => place,
+        };
+        let first = place.first_function();
+        if place.function.is_some() {
+            return Ok(vec![Assigned::of(device, first, false)]);
+        }
+        if device.slot.is_none() {
+            let problem =
+                "all functions of a device need a slot on the guest's bus: @SLOT or vslot";
+            return Err(failure(place, problem));
+        }
+        let mut functions =
+            self.host.pci().functions(first).map_err(|error| unreadable(first, error))?;
+        if functions.is_empty() {
+            return Err(unreadable(first, HostError::Missing));
+        }
+        functions.sort_unstable();
+        Ok(functions.into_iter().map(of_all).collect())
+    }
+
+    fn check_assignable(
+        &mut self,
+        device: &PciDevice,
+        address: PciAddress,
+        vm: Option<Uuid>,
+    ) -> Result<(), Failure> {
+        let driver = self.host.pci().driver(address).map_err(|error| unreadable(address, error))?;
+        self.host.pci().of_pciback().map_err(not_loaded)?;
+        if driver.as_deref() != Some(PCIBACK) && !device.seize {
+            let has =
+                driver.map_or("no driver".to_owned(), |driver| format!("the driver {driver}"));
+            return Err(Failure(format!(
+                "{address}: is not assignable, it has {has}; `xy pci-assignable-add {address}` makes it so"
+            )));
+        }
+        let owner = self.store.read_optional(&format!("{}/domid", pci::path(address)))?;
+        if let (Some(owner), Some(vm)) = (owner, vm) {
+            let link = format!("/local/domain/{}/vm", store::text(&owner));
+            if self
+                .store
+                .read_optional(&link)?
+                .is_some_and(|it| it == layout::vm_path(vm).as_bytes())
+            {
+                return Ok(());
+            }
+        }
+        self.check_unassigned(address)
+    }
+
+    /// Checks that a VM can have the devices that it is to have, some of which this one may have already.
+    pub(crate) fn check_devices(
+        &mut self,
+        config: &VmConfig,
+        vm: Option<Uuid>,
+    ) -> Result<(), Failure> {
+        self.wanted_devices(config, vm).map(drop)
+    }
+
+    /// Gives them to its domain. If that fails its domain is destroyed, and with that Xen has all of them in quarantine again.
+    pub(crate) fn assign_devices(
+        &mut self,
+        domid: DomId,
+        config: &VmConfig,
+    ) -> Result<Vec<Assigned>, Failure> {
+        let devices = self.wanted_devices(config, None)?;
+        for device in &devices {
+            self.assign(domid, device)?;
+        }
+        Ok(devices)
+    }
+
+    fn assign(&mut self, domid: DomId, device: &Assigned) -> Result<(), Failure> {
+        let Assigned { address: device, is_permissive, .. } = *device;
+        let driver = self.host.pci().driver(device).map_err(|error| unreadable(device, error))?;
+        if driver.as_deref() != Some(PCIBACK) {
+            self.make_assignable(device, None)?;
+        }
+        let assignment = Assignment::Assign(ReservedMemory::Ignore);
+        self.xen.assign_device(domid, device, assignment).map_err(|errno| match errno {
+            Errno::EBUSY => failure(device, "another domain has it"),
+            errno => Failure(format!("{device}: cannot be assigned: Xen returned {errno}")),
+        })?;
+        // Nobody else has it from here on. One that cannot be reset is given as it is, as libxl does.
+        let _reset = self.host.pci().reset(device);
+        let regions = self.host.pci().regions(device).map_err(|error| unreadable(device, error))?;
+        for region in regions {
+            self.allow_region(domid, device, region)?;
+        }
+        let interrupt =
+            self.host.pci().interrupt(device).map_err(|error| unreadable(device, error))?;
+        if let Some(gsi) = interrupt {
+            let allowed = self
+                .xen
+                .map_pirq(domid, PirqSource::Gsi { gsi }, Some(gsi))
+                .and_then(|pirq| self.xen.irq_permission(domid, pirq, Permission::Allow));
+            allowed.map_err(|errno| {
+                Failure(format!("{device}: interrupt {gsi}: Xen returned {errno}"))
+            })?;
+        }
+        if is_permissive {
+            self.host.pci().set_permissive(device).map_err(|error| {
+                Failure(format!("{device}: cannot be made permissive: {error}"))
+            })?;
+        }
+        Ok(())
+    }
+
+    fn allow_region(
+        &mut self,
+        domid: DomId,
+        device: PciAddress,
+        region: PciRegion,
+    ) -> Result<(), Failure> {
+        let PciRegion { first, bytes, is_ports } = region;
+        let allowed = match (is_ports, u32::try_from(first), u32::try_from(bytes)) {
+            (true, Ok(first), Ok(count)) => {
+                self.xen.ioport_permission(domid, first, count, Permission::Allow)
+            }
+            (true, ..) => Err(Errno::EINVAL),
+            (false, ..) => {
+                let frames = bytes.div_ceil(PAGE_BYTES as u64);
+                self.xen.iomem_permission(domid, first >> PAGE_SHIFT, frames, Permission::Allow)
+            }
+        };
+        let what = if is_ports { "ports" } else { "memory" };
+        allowed.map_err(|errno| {
+            Failure(format!("{device}: {what} at {first:#x}: Xen returned {errno}"))
+        })
+    }
+
+    /// Resets what a domain that is gone had, and forgets that it had it.
+    pub(crate) fn return_devices(&mut self, domid: DomId) -> Result<(), Failure> {
+        for device in self.devices_of(domid)? {
+            let _reset = self.host.pci().reset(device.address);
+            let path = format!("{}/domid", pci::path(device.address));
+            let owner = self.store.read_optional(&path)?;
+            if owner.is_some_and(|owner| owner == domid.to_string().as_bytes()) {
+                store::remove_tree(&mut self.store, &path)?;
+            }
+        }
+        Ok(())
+    }
+
     fn devices_of(&mut self, domid: DomId) -> Result<Vec<PciRow>, Failure> {
-        let backend = format!("/local/domain/0/backend/pci/{domid}/0");
+        let backend = layout::pci_backend(domid);
         let Some(count) = self.store.read_optional(&format!("{backend}/num_devs"))? else {
             return Ok(Vec::new());
         };

@@ -34,6 +34,8 @@ pub enum CreateStep {
     RunBootloader,
     /// Check the file of a saved VM once more: it may have changed since it was read.
     CheckFile,
+    /// Check that the devices of the host that the VM is to have can be assigned.
+    CheckPci,
     /// Write the record, which outlives the daemon.
     Record,
     /// Make its disks from snapshots.
@@ -42,6 +44,8 @@ pub enum CreateStep {
     Build,
     /// Fill the domain with a saved one's memory and state, in place of a build.
     LoadState,
+    /// Give the domain devices of the host.
+    AssignPci,
     /// Start the device model of an HVM domain.
     StartModel,
     /// Write the nodes that depend on nothing that still comes, so that the backends of network interfaces are ready
@@ -78,6 +82,9 @@ pub enum CreateWork {
         file: Arc<SavedFile>,
         disks: Vec<DiskFrom>,
     },
+    CheckPci {
+        config: Arc<VmConfig>,
+    },
     Record {
         nodes: Nodes,
     },
@@ -103,6 +110,10 @@ pub enum CreateWork {
         config: Arc<VmConfig>,
         file: Arc<SavedFile>,
         domain: NewDomain,
+    },
+    AssignPci {
+        config: Arc<VmConfig>,
+        domain: DomainRef,
     },
     StartModel {
         domain: DomainRef,
@@ -178,6 +189,7 @@ fn nodes_of(
         false => layout::domain_nodes(config, uuid, &built, &facts.disks, start),
     };
     nodes.0.extend(layout::table_nodes(domain.domain.domid, tables).0);
+    nodes.0.extend(layout::pci_nodes(domain.domain.domid, &config.name, &facts.pci).0);
     if let Some(id) = domain.generation_id {
         nodes.0.extend(layout::generation_nodes(domain.domain.domid, uuid, id).0);
     }
@@ -242,6 +254,10 @@ impl CreateStep {
                 if_cancelled: IfCancelled::Abandon,
                 ..step("check the file", Permit::LOAD, None)
             },
+            Self::CheckPci => StepInfo {
+                if_cancelled: IfCancelled::Abandon,
+                ..step("check PCI devices", Permit::SHORT, None)
+            },
             Self::Record => step("record", Permit::SHORT, remove),
             Self::MakeDisks => step("make disks", Permit::DISKS, Some(TeardownStep::DropDisks)),
             Self::CreateDomain => StepInfo {
@@ -257,6 +273,7 @@ impl CreateStep {
                 if_cancelled: IfCancelled::Interrupt,
                 ..step("load the state", Permit::MEMORY, None)
             },
+            Self::AssignPci => step("assign PCI devices", Permit::SHORT.with_backend(), None),
             Self::StartModel => {
                 step("start device model", Permit::BUILD, Some(TeardownStep::EndModel))
             }
@@ -291,6 +308,7 @@ impl CreateStep {
                 let (file, disks) = (saved_file(facts.images.as_ref()), facts.disks_from.clone());
                 CreateWork::CheckFile { config, uuid, file, disks }
             }
+            Self::CheckPci => CreateWork::CheckPci { config },
             Self::Record => CreateWork::Record { nodes: record_nodes(&config, uuid, facts) },
             Self::MakeDisks => {
                 CreateWork::MakeDisks { vm: config.name.clone(), disks: facts.disks_from.clone() }
@@ -311,6 +329,7 @@ impl CreateStep {
                 let domain = facts.incarnation.new.expect("planned after the domain");
                 CreateWork::LoadState { config, file, domain }
             }
+            Self::AssignPci => CreateWork::AssignPci { config, domain: domain() },
             Self::StartModel => {
                 let state = facts.model_state.take().map(|state| *state);
                 let domid = domain().domid;
@@ -374,6 +393,10 @@ impl CreateStep {
                 facts.incarnation.built = Some(loaded.built);
                 facts.model_state = loaded.model.map(Box::new);
             }
+            Self::AssignPci => {
+                let Output::Assigned(devices) = output else { output.misplaced() };
+                facts.pci = devices;
+            }
             Self::StartModel => {
                 let Output::Model(process) = output else { output.misplaced() };
                 facts.incarnation.model = Some(process);
@@ -385,6 +408,7 @@ impl CreateStep {
                 facts.made_disks = new_disks(&facts.disks_from).cloned().collect();
             }
             Self::CheckFile
+            | Self::CheckPci
             | Self::Record
             | Self::WriteEarlyNodes
             | Self::WriteNodes(_)
@@ -405,6 +429,7 @@ impl CreateWork {
             Self::FindBootloader { .. } => info("find-bootloader", WorkClass::Load, None),
             Self::RunBootloader { .. } => info("run-bootloader", WorkClass::Load, None),
             Self::CheckFile { .. } => info("check-file", WorkClass::Load, None),
+            Self::CheckPci { .. } => info("check-pci", WorkClass::Query, None),
             Self::Record { .. } => info("record", WorkClass::Change, None),
             Self::MakeDisks { .. } => info("make-disks", WorkClass::Attach, None),
             Self::CreateDomain { .. } => info("create-domain", WorkClass::Change, None),
@@ -412,6 +437,7 @@ impl CreateWork {
             Self::LoadState { domain, .. } => {
                 info("load-state", WorkClass::Memory, Some(domain.domain))
             }
+            Self::AssignPci { domain, .. } => info("assign-pci", WorkClass::Change, Some(*domain)),
             Self::StartModel { domain, .. } => {
                 info("start-model", WorkClass::Change, Some(*domain))
             }
@@ -443,6 +469,7 @@ impl CreateWork {
                 by.check_disks_from(&config, uuid, &disks)?;
             }
             Self::MakeDisks { vm, disks } => by.make_disks(&vm, &disks)?,
+            Self::CheckPci { config } => by.check_devices(&config, None)?,
             Self::Record { nodes } => store::write_plainly(&mut by.store, &nodes)?,
             Self::CreateDomain { config, uuid, images, domid, generation } => {
                 let identity = (uuid, domid, generation);
@@ -455,6 +482,9 @@ impl CreateWork {
                 let loaded = by.load_state(&config, &file, domain, monitor)?;
                 by.map_hardware(domain.domain.domid, &config)?;
                 return Ok(Output::Loaded(Box::new(loaded)));
+            }
+            Self::AssignPci { config, domain } => {
+                return by.assign_devices(domain.domid, &config).map(Output::Assigned);
             }
             Self::StartModel { domain, launch } => {
                 return by.start_model(domain, &launch).map(Output::Model);

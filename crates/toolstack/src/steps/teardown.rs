@@ -20,6 +20,8 @@ pub enum TeardownStep {
     Pause,
     EndModel,
     DestroyDomain,
+    /// Reset the devices of the host that it had, for the next domain.
+    ReturnPci,
     /// Destroy disks that were made for a VM which never ran.
     DropDisks,
     /// Remove all nodes, the record last.
@@ -42,6 +44,9 @@ pub enum TeardownWork {
         process: Option<Process>,
     },
     DestroyDomain {
+        domain: DomainRef,
+    },
+    ReturnPci {
         domain: DomainRef,
     },
     DropDisks {
@@ -77,6 +82,7 @@ impl TeardownStep {
             Self::DestroyDomain => {
                 StepInfo { if_failed: IfFailed::Halt, ..step("destroy domain", Permit::TEARDOWN) }
             }
+            Self::ReturnPci => step("return PCI devices", Permit::TEARDOWN),
             Self::DropDisks => step("drop disks", Permit::DISKS),
             Self::RemoveNodes => step("remove nodes", Permit::SHORT),
             Self::RemoveDomainNodes => step("remove the domain's nodes", Permit::SHORT),
@@ -102,6 +108,10 @@ impl TeardownStep {
                 TeardownWork::EndModel { domain: existing(), uuid, process }
             }
             Self::DestroyDomain => TeardownWork::DestroyDomain { domain: existing() },
+            Self::ReturnPci => {
+                facts.pci.clear();
+                TeardownWork::ReturnPci { domain: existing() }
+            }
             Self::DropDisks => TeardownWork::DropDisks { disks: facts.made_disks.clone() },
             Self::RemoveNodes => {
                 let removals = layout::removed_paths(&config, uuid, facts.domid());
@@ -126,6 +136,7 @@ impl TeardownStep {
             | Self::Pause
             | Self::EndModel
             | Self::DestroyDomain
+            | Self::ReturnPci
             | Self::RemoveNodes => {}
         }
     }
@@ -140,6 +151,7 @@ impl TeardownWork {
             Self::DestroyDomain { domain } => {
                 info("destroy-domain", WorkClass::Destroy, Some(*domain))
             }
+            Self::ReturnPci { domain } => info("return-pci", WorkClass::Release, Some(*domain)),
             Self::DropDisks { .. } => info("drop-disks", WorkClass::Release, None),
             Self::RemoveNodes { domain, .. } => info("remove-nodes", WorkClass::Destroy, *domain),
         }
@@ -159,6 +171,7 @@ impl TeardownWork {
                 by.end_model(domain.domid, uuid, process)?;
             }
             Self::DestroyDomain { domain } => destroy_domain(by, domain)?,
+            Self::ReturnPci { domain } => by.return_devices(domain.domid)?,
             Self::DropDisks { disks } => by.drop_disks(&disks)?,
             Self::RemoveNodes { domain, uuid, removals, release } => {
                 let domid = domain.map(|domain| domain.domid);

@@ -52,6 +52,7 @@ impl Reader<'_> {
             machine: MachineOptions::default(),
             pci: Vec::new(),
             rdm: None,
+            host_map: false,
             shim: None,
             // Needs the disks; read beside them.
             bootloader: None,

@@ -82,7 +82,7 @@ const KEYS: &[(&str, Treatment)] = &[
     ("dm_restrict", Ignored),
     ("driver_domain", Read),
     ("dtdev", never(NONE, ARM)),
-    ("e820_host", warn(OFF, "ignored: only PCI passthrough needs it")),
+    ("e820_host", Read),
     ("extra", Read),
     ("extratime", warn(OFF, SEDF)),
     ("firmware", Read),

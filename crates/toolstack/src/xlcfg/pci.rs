@@ -55,10 +55,9 @@ fn whole_place(text: &str) -> Parsed<PciPlace> {
 /// # Errors
 /// The text is no BDF, or means all functions.
 pub fn pci_function(text: &str) -> Parsed<PciAddress> {
-    let PciPlace { segment, bus, device, function } = whole_place(text)?;
-    let function = function.ok_or_else(|| format!("{text}: is not one function of a device"))?;
-    let [bus, device, function] = [bus, device, function].map(u32::from);
-    Ok(PciAddress(u32::from(segment) << 16 | bus << 8 | device << 3 | function))
+    let place = whole_place(text)?;
+    place.function.ok_or_else(|| format!("{text}: is not one function of a device"))?;
+    Ok(place.first_function())
 }
 
 fn slot(text: &str) -> Parsed<u8> {
@@ -190,6 +189,14 @@ impl Reader<'_> {
         };
         found.faults.push(self.error("pci", self.place("pci"), problem));
         devices
+    }
+
+    /// A PV guest with devices of the host needs the map, whatever its file says.
+    pub(super) fn host_map(&self, kind: DomainKind, has_devices: bool) -> Result<bool> {
+        if kind != DomainKind::Pv {
+            return Ok(false);
+        }
+        self.flag("e820_host", false).map(|wanted| wanted || has_devices)
     }
 
     pub(super) fn check_passthrough(

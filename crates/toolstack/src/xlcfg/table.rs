@@ -110,14 +110,17 @@ fn becomes(key: &str, treatment: Treatment) -> [String; 2] {
             ["read".to_owned(), "read, with `dm_restrict = 0`".to_owned()]
         }
         Treatment::Read if key == "pci" => {
-            let read = "read, but no device is assigned yet: refused at the start";
-            [format!("PV: {read}; PVH: refused"), read.to_owned()]
+            let not_yet = "read, but no device is assigned yet: refused at the start";
+            ["PV: read; PVH: refused".to_owned(), not_yet.to_owned()]
         }
         Treatment::Read if key == "firmware" => {
             ["read: `pvgrub32`, `pvgrub64`".to_owned(), "read".to_owned()]
         }
         Treatment::Read if key.starts_with("pvshim") => {
             [format!("PVH: read; PV: {NOTHING}"), NOTHING.to_owned()]
+        }
+        Treatment::Read if key == "e820_host" => {
+            [format!("PV: read; PVH: {NOTHING}"), NOTHING.to_owned()]
         }
         Treatment::Read if key == "passthrough" => {
             ["PV: read; PVH: refused unless `disabled`".to_owned(), "read".to_owned()]

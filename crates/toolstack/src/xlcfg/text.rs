@@ -162,6 +162,7 @@ fn write_options(out: &mut String, options: &GuestOptions) -> fmt::Result {
         is_driver_domain,
         pci,
         rdm,
+        host_map,
         shim,
         hardware,
         machine: _,
@@ -198,6 +199,7 @@ fn write_options(out: &mut String, options: &GuestOptions) -> fmt::Result {
         ("shadow_memory", *paging_pool_mib),
         ("msr_relaxed", msr_relaxed.then_some(1)),
         ("driver_domain", is_driver_domain.then_some(1)),
+        ("e820_host", host_map.then_some(1)),
     ] {
         if let Some(number) = number {
             writeln!(out, "{key} = {number}")?;

@@ -104,12 +104,14 @@ impl Reader<'_> {
         let rdm = found.take(self.rdm(kind));
         let pci = self.pci(kind, rdm, memory_mib < memory_max_mib, &mut found);
         self.check_passthrough(machine.passthrough, &pci, &mut found);
+        let has_devices = !pci.is_empty();
         let options = GuestOptions {
             bootloader,
             hardware,
             machine,
             pci,
             rdm,
+            host_map: found.take(self.host_map(kind, has_devices)),
             shim: found.take(self.shim(kind)),
             ..options
         };

@@ -271,6 +271,7 @@ prop_compose! {
             rdm: None,
             shim: None,
             is_driver_domain: flags[1],
+            host_map: flags[1],
             machine: MachineOptions::default(),
             hardware: flags[0].then(|| {
                 let text = "name='g'\nkernel='/k'\nmemory=1\nioports=['3f8-3ff']\nirqs=[4,7]\niomem=['a0,20','c0,1@f0']\n";
@@ -316,7 +317,8 @@ prop_compose! {
         let rdm = Rdm { of_host: is_hvm, policy: RdmPolicy::Strict };
         let rdm = (is_hvm && memory.0 % 3 == 0).then_some(rdm);
         let shim = (kind == DomainKind::Pvh && memory.0 % 2 == 0).then(shim);
-        let options = GuestOptions { bootloader, machine, pci, rdm, shim, ..options };
+        let host_map = kind == DomainKind::Pv && (options.host_map || !pci.is_empty());
+        let options = GuestOptions { bootloader, machine, pci, rdm, shim, host_map, ..options };
         VmConfig {
             origin: Origin::default(),
             name,

@@ -208,6 +208,7 @@ on_crash    = 'preserve'
                 },
                 pci: [],
                 rdm: None,
+                host_map: false,
                 is_driver_domain: false,
                 shim: None,
                 bootloader: None,

@@ -496,6 +496,12 @@ static void read_memory(uint64_t cmd, const void *arg)
         at(HANDLE(r->buffer) + r->nr_entries * sizeof(xen_reserved_device_memory_t) - 1);
         break;
     }
+    case XENMEM_machine_memory_map: {
+        const struct xen_memory_map *m = arg;
+        printf("memory machine_memory_map"); FIELD(m, nr_entries);
+        at(HANDLE(m->buffer) + m->nr_entries * 20 - 1);
+        break;
+    }
     case XENMEM_acquire_resource: {
         const struct xen_mem_acquire_resource *r = arg;
         printf("memory acquire_resource %s", r->type == XENMEM_resource_grant_table ? "grant_table" : "OTHER");

@@ -363,6 +363,7 @@ fn issue_memory(xen: &mut Xen<Scripted<'_>>) {
     let _ = xen.add_all_to_physmap(DOMID, PhysmapSpace::Gmfn, &places);
     let _ = xen.remove_from_physmap(DOMID, 0x1_0000_0045);
     let _ = xen.reserved_device_memory();
+    let _ = xen.machine_memory_map();
     let _ = xen.resource_frames(DOMID, Resource::GrantTable);
     let _ = xen.resource_list(DOMID, Resource::GrantTable, 1, 2);
     let _ = xen.unpin_table(DOMID, Mfn(0x1_0000_0046));
@@ -574,6 +575,7 @@ fn hypercalls_decode_with_the_headers() {
         memory add_to_physmap_batch domid=0x7 size=0x2 space=gmfn (0x1 0x100000043) (0x2 0x44) errs=(0 0)
         memory remove_from_physmap domid=0x7 gpfn=0x100000045
         memory reserved_device_memory_map ALL nr_entries=0x400
+        memory machine_memory_map nr_entries=0x400
         memory acquire_resource grant_table domid=0x7 id=0 nr_frames=0 pad=0 frame=0
         memory acquire_resource grant_table domid=0x7 id=0 nr_frames=0x2 pad=0 frame=0x1 list=(0 0 0 0)
         mmuext_op count=1 domid=7 cmd=UNPIN_TABLE arg1.mfn=0x100000046
