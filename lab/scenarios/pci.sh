@@ -88,7 +88,7 @@ check "destroy" xy destroy one
 echo "== a PV guest has a device"
 check "add" xy pci-assignable-add -n card $card
 host_state >/results/state.assignable
-linux_cfg pv "type = 'pv'" "memory = 128" "extra = 'console=hvc0 quiet $FAST_BOOT xylem.pci=1 iommu=soft'" \
+linux_cfg pv "type = 'pv'" "memory = 128" "extra = 'console=hvc0 quiet $FAST_BOOT xylem.pci=1'" \
     "pci = ['00:10.0,permissive=1']"
 # xl does not unpack the compressed kernel under emulation in any time worth waiting for.
 [ ! -e /guest/vmlinux ] || sed -i 's|/guest/vmlinuz|/guest/vmlinux|' /tmp/pv.cfg

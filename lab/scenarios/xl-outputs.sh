@@ -44,7 +44,7 @@ differ() {
 
 unikernel_cfg one "type = 'pv'" "vcpus = 1" "vif = ['mac=00:16:3e:00:00:01,bridge=xenbr0']"
 check "create by us" ours create -q /tmp/one.cfg
-unikernel_cfg two "type = 'pv'" "vcpus = 1"
+unikernel_cfg two "type = 'pv'" "vcpus = 1" "vif = ['mac=00:16:3e:00:00:02,bridge=xenbr0']"
 check "create by xl" xl create -q /tmp/two.cfg
 
 for words in "list" "list one" "list two" "list -v" "list -Z" "list -c" "list -n" "vcpu-list" "vcpu-list one" "domid one" \
@@ -65,6 +65,34 @@ for words in "nonsense" "-x list" "dom" "-N pause one" "domid" "domid none" "dom
     "set-parameters com1=9600" "console -t serial none" "console -t nonsense one" "console -n 1 none" "pci-attach none 00:00.0" "usbctrl-attach none" "vtpm-attach none"; do
     # shellcheck disable=SC2086 # one word each
     check "the same end: $words" same_end $words
+done
+
+# What changes a domain, by xl of its own and by us of ours: the same on standard output, and the same status. In WORDS, NAME is the
+# domain.
+said() {
+    number=$(xl domid "$2" 2>/dev/null || echo none)
+    # shellcheck disable=SC2046 # one word each
+    run "$1" $(echo "$3" | sed "s/NAME/$2/g")
+    sed -i -e 's/00:16:3e:00:00:0[12]/MAC/' -e "s/\b$2\b/NAME/g" -e "s/\b$number\b/DOMID/g" "/tmp/$1.out" "/tmp/$1.err"
+    cp "/tmp/$1.out" "/results/differ/change $(echo "$3" | tr '/' '_').$1"
+    cat "/tmp/$1.err" >>"/results/differ/change $(echo "$3" | tr '/' '_').$1"
+}
+each() {
+    said theirs two "$1"
+    said ours one "$1"
+    diff /tmp/theirs.out /tmp/ours.out && diff /tmp/theirs.status /tmp/ours.status
+}
+truncate -s 1M /tmp/one.img /tmp/two.img
+for words in "create -n /tmp/NAME.cfg" "pause NAME" "unpause NAME" "mem-max NAME 16" "mem-set NAME 8" "vcpu-set NAME 1" \
+    "vcpu-pin NAME 0 0 all" "vcpu-pin NAME all all" "sched-credit2 -d NAME -w 300" "sched-credit2 -d NAME" "sysrq NAME h" \
+    "trigger NAME nmi" "debug-keys h" "rename NAME NAME-2" "rename NAME-2 NAME" "config-update /tmp/NAME.cfg" "config-update NAME /tmp/NAME.cfg" \
+    "block-attach NAME phy:/dev/null,xvdb,w" "block-attach NAME format=raw,vdev=xvdc,access=rw,target=/tmp/NAME.img" \
+    "network-attach NAME bridge=xenbr0" "network-attach NAME bridge=nobr" "cd-insert NAME hdc /tmp/NAME.img" "cd-eject NAME hdc" \
+    "vkb-attach NAME" "qemu-monitor-command NAME info" "button-press NAME power" "cpupool-migrate NAME Pool-0" "domname NAME" \
+    "dump-core NAME /tmp/NAME.core" "uptime -s NAME" "console -t serial NAME" "vncviewer NAME" "suspend NAME" "resume NAME" \
+    "network-detach NAME 0" "block-detach NAME xvdb" "shutdown -F NAME" "reboot NAME" "destroy NAME" "create /tmp/NAME.cfg" \
+    "create -p /tmp/NAME.cfg" "destroy -f NAME" "create -q -p /tmp/NAME.cfg" "unpause NAME"; do
+    check "the same of a domain of each: $words" each "$words"
 done
 
 # A parameter that each of both sets.

@@ -57,9 +57,7 @@ pub(super) const STEPS: &[Step] = &[
     step("format", Load::OneCpu, 2, format),
     step(PROGRAMS, Load::OneCpu, 500, programs),
     step("lints", Load::OneCpu, 200, lints),
-    step("tests", Load::OneCpu, 480, || {
-        run_cargo(&["test", "--workspace", "--no-fail-fast", "--", "--quiet"])
-    }),
+    step("tests", Load::OneCpu, 480, tests),
     built("lab: Xylem's store", Load::Lab, 600, || scenarios::run(scenarios::ON_XYLEM)),
     built("lab: from Xen's store", Load::Lab, 120, || scenarios::run(scenarios::ON_C)),
     built("lab: Xen 4.20", Load::Lab, 60, || {
@@ -137,6 +135,13 @@ fn programs() -> Result<()> {
     let in_dom0 = scenarios::EXAMPLES.iter();
     let examples = SIMULATIONS.iter().chain(in_dom0).map(|it| Target::Example(it));
     cargo::build(&lab::PROGRAMS.into_iter().chain(examples).collect::<Vec<_>>())
+}
+
+/// Of the documentation none is code, and the examples are built with the programs.
+fn tests() -> Result<()> {
+    let kinds = ["--lib", "--bins", "--tests"];
+    let words = [&["test", "--workspace"], &kinds[..], &["--no-fail-fast", "--", "--quiet"]];
+    run_cargo(&words.concat())
 }
 
 fn lints() -> Result<()> {
