@@ -6,6 +6,7 @@
 #   xylem.io=1          writes to the disk and reads it back all the time; says "io=N", or "io=failed"
 #   xylem.net=1         sends to port 7 of dom0, and compares what comes back, all the time over one connection; says "net=N",
 #                       or "net=failed"
+#   xylem.rest=SECONDS  how long both of these rest in each round; 0.3 without it
 #   xylem.mem=MIB       fills that much memory and verifies it all the time; says "mem=N", or "mem=failed"
 #   xylem.gap=1         looks at its own clock all the time; says "gap=SECONDS" when it went on by more than 0.2 s at once
 #   xylem.tick=SECONDS  prints "tick=N" that often, to show that time passes (suspend, migration)
@@ -97,7 +98,7 @@ keep_writing() {
         echo "${sum%-}/mnt/$file" >"/tmp/$file" && sync
         echo 3 >/proc/sys/vm/drop_caches
         if cat /tmp/io.* | md5sum -c -s; then say "io=$number"; else say io=failed; fi
-        sleep 0.3
+        sleep "$rest"
     done
 }
 
@@ -115,7 +116,7 @@ keep_sending() {
         echo "$sent" >&5
         read -r -t 120 received <&6
         if [ "$received" = "$sent" ]; then say "net=$number"; else say net=failed; fi
-        sleep 0.3
+        sleep "$rest"
     done
 }
 
@@ -209,6 +210,8 @@ disk
 network
 [ ! -e /sys/class/graphics/fb0 ] || say "screen=$(cat /sys/class/graphics/fb0/name)"
 say ready
+rest=$(option xylem.rest)
+rest=${rest:-0.3}
 [ -z "$(option xylem.channel)" ] || keep_repeating &
 [ -z "$(option xylem.share)" ] || share "$(option xylem.share)"
 [ -z "$(option xylem.pci)" ] || pci &

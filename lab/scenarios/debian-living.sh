@@ -42,7 +42,7 @@ begin() {
     for number in 1 2; do
         cp /guest/disk.img /tmp/disk$number.img
         xl_linux_cfg lin$number /tmp/disk$number.img
-        sed -i -e "s/10.0.0.5/10.0.0.1$number/" -e 's/xylem.io=1/& xylem.net=1/' /tmp/lin$number.cfg
+        sed -i -e "s/10.0.0.5/10.0.0.1$number/" -e 's/xylem.io=1/& xylem.net=1 xylem.rest=2/' /tmp/lin$number.cfg
     done
     for number in 1 2 3; do
         cp /guest/disk.img /tmp/small$number.img

@@ -93,8 +93,8 @@ linux_cfg pv "type = 'pv'" "memory = 128" "extra = 'console=hvc0 quiet $FAST_BOO
 # xl does not unpack the compressed kernel under emulation in any time worth waiting for.
 [ ! -e /guest/vmlinux ] || sed -i 's|/guest/vmlinuz|/guest/vmlinux|' /tmp/pv.cfg
 # backend: its nodes, without the domain's number and what changes by itself.
-backend() { xenstore-ls -fp "/local/domain/0/backend/pci/$1" | sed "s/\b$1\b/N/g" | grep -v '/state'; }
-frontend() { xenstore-ls -fp "/local/domain/$1/device/pci" | sed "s/\b$1\b/N/g" | grep -v '/state'; }
+backend() { xenstore-ls -fp "/local/domain/0/backend/pci/$1" | sed -e "s/\b$1\b/N/g" -e "s/\([nr]\)$1\b/\1N/g" | grep -v '/state'; }
+frontend() { xenstore-ls -fp "/local/domain/$1/device/pci" | sed -e "s/\b$1\b/N/g" -e "s/\([nr]\)$1\b/\1N/g" | grep -v '/state'; }
 runs() {
     check "$1: the guest sees it" console_wait pv 'pci=0000:00:00.0 0x1af4:0x1005' 120
     check "$1: and reads random bytes from it" console_wait pv 'rng=[0-9]' 60
@@ -124,6 +124,8 @@ check "xl: create" xl create -q /tmp/pv.cfg
 runs xl
 check "xl: shut down" xl shutdown -w pv
 wait_for '! xl domid pv' 30
+# xl leaves the backend behind.
+xenstore-rm /local/domain/0/backend/pci
 check "the backends are the same" diff /results/backend.xl /results/backend.xy
 check "the frontends are the same" diff /results/frontend.xl /results/frontend.xy
 

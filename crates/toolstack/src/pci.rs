@@ -8,7 +8,7 @@
 use storage::HostError;
 use xen::{DomId, PciAddress};
 
-use crate::config::{PciDevice, PciName};
+use crate::config::{PciDevice, PciName, RdmPolicy};
 
 /// The driver of assignable devices.
 pub const PCIBACK: &str = "pciback";
@@ -98,6 +98,7 @@ pub struct Assigned {
     pub guest_slot: u8,
     /// Whether the guest may write all of its configuration.
     pub is_permissive: bool,
+    pub rdm_policy: RdmPolicy,
     pub options: String,
 }
 
@@ -118,6 +119,7 @@ impl Assigned {
             },
             guest_slot: device.slot.map_or(0, |slot| slot << 3 | function),
             is_permissive,
+            rdm_policy: *rdm_policy,
             options: format!(
                 "msitranslate={translate},power_mgmt={power},permissive={permissive},rdm_policy={}",
                 rdm_policy.as_str()

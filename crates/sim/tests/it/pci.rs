@@ -58,10 +58,10 @@ fn a_guest_has_its_devices_until_it_ends() {
         ("dev-0", "0000:00:10.0"),
         ("key-0", "0000:00:10.0"),
         ("name-0", "card"),
-        ("opts-0", "msitranslate=0,power_mgmt=0,permissive=1,rdm_policy=relaxed"),
+        ("opts-0", "msitranslate=0,power_mgmt=0,permissive=1,rdm_policy=strict"),
         ("dev-1", "0000:00:10.1"),
         ("vdevfn-1", "28"),
-        ("opts-1", "msitranslate=1,power_mgmt=0,permissive=0,rdm_policy=relaxed"),
+        ("opts-1", "msitranslate=1,power_mgmt=0,permissive=0,rdm_policy=strict"),
         ("frontend", &format!("/local/domain/{domid}/device/pci/0")),
         ("frontend-id", &domid.to_string()),
     ] {

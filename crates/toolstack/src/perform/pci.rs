@@ -9,7 +9,7 @@ use xenstore::client::{Batch, Nodes as _, Transport};
 
 use super::machine::NO_IOMMU;
 use super::{Performer, failure, store};
-use crate::config::{PciDevice, PciName, VmConfig};
+use crate::config::{PciDevice, PciName, RdmPolicy, VmConfig};
 use crate::host::Host;
 use crate::layout;
 use crate::pci::{self, Assigned, DRIVERS, PCIBACK, PciAsk, PciRegion, PciRow, Wanted};
@@ -309,14 +309,22 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
     }
 
     fn assign(&mut self, domid: DomId, device: &Assigned) -> Result<(), Failure> {
-        let Assigned { address: device, is_permissive, .. } = *device;
+        let Assigned { address: device, is_permissive, rdm_policy, .. } = *device;
         let driver = self.host.pci().driver(device).map_err(|error| unreadable(device, error))?;
         if driver.as_deref() != Some(PCIBACK) {
             self.make_assignable(device, None)?;
         }
-        let assignment = Assignment::Assign(ReservedMemory::Ignore);
+        let reserved = match rdm_policy {
+            RdmPolicy::Strict => ReservedMemory::Refuse,
+            RdmPolicy::Relaxed => ReservedMemory::Ignore,
+        };
+        let assignment = Assignment::Assign(reserved);
         self.xen.assign_device(domid, device, assignment).map_err(|errno| match errno {
             Errno::EBUSY => failure(device, "another domain has it"),
+            Errno::EPERM => failure(
+                device,
+                "its firmware has reserved memory for it and other devices; rdm_policy=relaxed risks it",
+            ),
             errno => Failure(format!("{device}: cannot be assigned: Xen returned {errno}")),
         })?;
         // Nobody else has it from here on. One that cannot be reset is given as it is, as libxl does.

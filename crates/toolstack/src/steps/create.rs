@@ -216,6 +216,12 @@ fn boot_device(config: &VmConfig, facts: &Facts) -> String {
     disk.expect("planned after its attach").device().path.clone()
 }
 
+fn start_model(config: &VmConfig, uuid: Uuid, facts: &mut Facts, domain: DomainRef) -> CreateWork {
+    let state = facts.model_state.take().map(|state| *state);
+    let launch = device_model::launch(config, uuid, domain.domid, &disks_of(facts), state);
+    CreateWork::StartModel { domain, launch }
+}
+
 fn saved_file(images: Option<&Images>) -> Arc<SavedFile> {
     match images {
         Some(Images::Saved(file)) => Arc::clone(file),
@@ -330,12 +336,7 @@ impl CreateStep {
                 CreateWork::LoadState { config, file, domain }
             }
             Self::AssignPci => CreateWork::AssignPci { config, domain: domain() },
-            Self::StartModel => {
-                let state = facts.model_state.take().map(|state| *state);
-                let domid = domain().domid;
-                let launch = device_model::launch(&config, uuid, domid, &disks_of(facts), state);
-                CreateWork::StartModel { domain: domain(), launch }
-            }
+            Self::StartModel => start_model(&config, uuid, facts, domain()),
             Self::WriteEarlyNodes => {
                 let domid = domain().domid;
                 facts.incarnation.nodes = true;
