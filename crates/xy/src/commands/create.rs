@@ -64,7 +64,7 @@ fn dry_run(session: &mut Session, create: Create) -> Result<(), Failure> {
         session.tell(&one_line(warning));
     }
     if let Some(config) = &checked.config {
-        session.print_json(config);
+        session.print_json(&config.config);
     }
     if checked.faults.is_empty() {
         return Ok(());

@@ -429,7 +429,7 @@ fn a_dry_run_prints_the_configuration_and_all_that_is_wrong() {
     for arguments in [&["create", "-qn", "web.cfg"][..], &["-N", "create", "-q", "web.cfg"]] {
         let (said, request) = create(arguments, &[fine]);
         assert!(request.starts_with(r#"{"version":1,"op":"check","file":"web.cfg","#), "{request}");
-        assert!(said.starts_with("{\n    \"domid\": null,\n    \"config\": {\n"), "{said}");
+        assert!(said.starts_with("{\n    \"c_info\": {\n"), "{said}");
         assert!(said.ends_with("\n= 0\n"), "{said}");
     }
     let faulty =
