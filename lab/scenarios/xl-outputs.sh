@@ -82,24 +82,25 @@ each() {
     said ours one "$1"
     diff /tmp/theirs.out /tmp/ours.out && diff /tmp/theirs.status /tmp/ours.status
 }
-truncate -s 1M /tmp/one.img /tmp/two.img
+truncate -s 1M /tmp/one.img /tmp/two.img /tmp/one-c.img /tmp/two-c.img
 for words in "pause NAME" "unpause NAME" "mem-max NAME 16" "mem-set NAME 8" "vcpu-set NAME 1" \
     "vcpu-pin NAME 0 0 all" "vcpu-pin NAME all all" "sched-credit2 -d NAME -w 300" "sched-credit2 -d NAME" "sysrq NAME h" \
     "trigger NAME nmi" "debug-keys h" "rename NAME NAME-2" "rename NAME-2 NAME" "config-update /tmp/NAME.cfg" "config-update NAME /tmp/NAME.cfg" \
-    "block-attach NAME file:/tmp/NAME.img,xvdb,w" "block-attach NAME format=raw,vdev=xvdc,access=rw,target=/tmp/NAME.img" \
+    "block-attach NAME file:/tmp/NAME.img,xvdb,w" "block-attach NAME format=raw,vdev=xvdc,access=rw,target=/tmp/NAME-c.img" \
     "network-attach NAME bridge=xenbr0" "network-attach NAME bridge=nobr" "cd-insert NAME hdc /tmp/NAME.img" "cd-eject NAME hdc" \
     "qemu-monitor-command NAME info" "cpupool-migrate NAME Pool-0" "domname NAME" \
-    "dump-core NAME /tmp/NAME.core" "uptime -s NAME" "suspend NAME" "resume NAME" \
-    "network-detach NAME 0" "block-detach NAME xvdb" "shutdown -F NAME" "reboot NAME" "destroy NAME" "create /tmp/NAME.cfg" \
-    "create -p /tmp/NAME.cfg" "destroy -f NAME" "create -q -p /tmp/NAME.cfg" "unpause NAME"; do
+    "dump-core NAME /tmp/NAME.core" "uptime -s NAME" \
+    "network-detach NAME 0" "block-detach NAME xvdb" "shutdown -F NAME" "destroy NAME" "create /tmp/NAME.cfg" \
+    "destroy -f NAME" "create -q -p /tmp/NAME.cfg" "unpause NAME"; do
     check "the same of a domain of each: $words" each "$words"
 done
 
 # Ours has the defaults, too, which libxl leaves out.
 values() { sed -n 's/^ *"\(name\|uuid\|type\|max_vcpus\|max_memkb\|target_memkb\|video_memkb\|tsc_mode\|kernel\|cmdline\|ramdisk\|mac\|bridge\|run_hotplug_scripts\|on_poweroff\|on_reboot\|on_watchdog\|on_crash\|on_soft_reset\)": \(.*[^,]\),\{0,1\}$/\1 \2/p' "$1" | sort; }
 same_config() {
-    said theirs two "create -n /tmp/NAME.cfg"
-    said ours one "create -n /tmp/NAME.cfg"
+    for lab_name in one two; do sed "s/'$lab_name'/'new-$lab_name'/" /tmp/$lab_name.cfg >/tmp/new-$lab_name.cfg; done
+    said theirs two "create -n /tmp/new-NAME.cfg"
+    said ours one "create -n /tmp/new-NAME.cfg"
     for lab_who in theirs ours; do values /tmp/$lab_who.out | grep -v -e uuid -e DOMID >/tmp/$lab_who.values; done
     cat /tmp/theirs.values
     diff /tmp/theirs.status /tmp/ours.status && [ -s /tmp/theirs.values ] && ! grep -v -x -F -f /tmp/ours.values /tmp/theirs.values
@@ -119,6 +120,7 @@ check "the parameter is the same" diff /tmp/theirs /tmp/ours
 
 check "xl's own status: block-list none" differ 0 1 block-list none
 check "xl's own status: button-press one power" differ 0 1 button-press one power
+check "xl's own status: create of a name that is taken" differ 3 1 create -q /tmp/one.cfg
 check "xl's own status: create /nothing" differ 3 1 create /nothing
 check "xl's own status: create" differ 6 1 create
 check "xl's own status: dmesg x" differ 0 2 dmesg x

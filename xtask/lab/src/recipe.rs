@@ -130,6 +130,7 @@ pub(crate) const PROGRAMS: &[&str] = &[
     "usr/lib/xen-4.17/bin/xentop",
     "usr/lib/xen-4.17/bin/xl",
     "usr/bin/xenstore",
+    "usr/sbin/xenhypfs",
     "usr/bin/strace",
     "usr/bin/flock",
     "usr/bin/mawk",
