@@ -73,7 +73,7 @@ said() {
     number=$(xl domid "$2" 2>/dev/null || echo none)
     # shellcheck disable=SC2046 # one word each
     run "$1" $(echo "$3" | sed "s/NAME/$2/g")
-    sed -i -e 's/00:16:3e:00:00:0[12]/MAC/' -e "s/\b$2\b/NAME/g" -e "s/\b$number\b/DOMID/g" "/tmp/$1.out" "/tmp/$1.err"
+    sed -i -e 's/00:16:3eCLOCK:0[12]/MAC/' -e "s/\b$2\b/NAME/g" -e "s/\b$number\b/DOMID/g" "/tmp/$1.out" "/tmp/$1.err"
     cp "/tmp/$1.out" "/results/differ/change $(echo "$3" | tr '/' '_').$1"
     cat "/tmp/$1.err" >>"/results/differ/change $(echo "$3" | tr '/' '_').$1"
 }
@@ -90,7 +90,7 @@ for words in "pause NAME" "unpause NAME" "mem-max NAME 16" "mem-set NAME 8" "vcp
     "network-attach NAME bridge=xenbr0" "network-attach NAME bridge=nobr" "cd-insert NAME hdc /tmp/NAME.img" "cd-eject NAME hdc" \
     "qemu-monitor-command NAME info" "cpupool-migrate NAME Pool-0" "domname NAME" \
     "dump-core NAME /tmp/NAME.core" "uptime -s NAME" \
-    "network-detach NAME 0" "block-detach NAME xvdb" "shutdown -F NAME" "destroy NAME" "create /tmp/NAME.cfg" \
+    "network-detach NAME 0" "block-detach NAME xvdb" "shutdown -F -w NAME" "create /tmp/NAME.cfg" \
     "destroy -f NAME" "create -q -p /tmp/NAME.cfg" "unpause NAME"; do
     check "the same of a domain of each: $words" each "$words"
 done
