@@ -104,7 +104,7 @@ runs() {
     frontend "$domid" >"/results/frontend.$1"
     check "$1: both list it" both pci-list pv
     check "$1: it is not assignable" both pci-assignable-list
-    check "$1: it is not given back" refused_with 'detach it there first' xy pci-assignable-remove card
+    check "$1: it is not given back" refused_with 'shut it down first' xy pci-assignable-remove card
     check "$1: nor to another" refused_with "domain $domid has it" xy create -q /tmp/one.cfg
 }
 unikernel_cfg one "type = 'pv'" "pci = ['00:10.0']"

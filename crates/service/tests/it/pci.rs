@@ -141,9 +141,12 @@ fn a_device_of_a_domain_stays_there_and_is_listed() {
     let client = with_pciback(true);
     add(&client, "00:10.0", None).unwrap();
     let mut store = client.host.connect_inside();
+    // It left no domain.
     store.write(&format!("{NODES}/domid"), b"7").unwrap();
+    assert_eq!(assignable(&client), ["0000:00:10.0 None 0"]);
+    store.write(&format!("{NODES}/domid"), b"0").unwrap();
     assert_eq!(assignable(&client), [""; 0]);
-    let busy = "0000:00:10.0: domain 7 has it; detach it there first";
+    let busy = "0000:00:10.0: domain 0 has it; shut it down first";
     assert_eq!(add(&client, "00:10.0", None).unwrap_err(), busy);
     assert_eq!(remove(&client, "00:10.0", true).unwrap_err(), busy);
     assert_eq!(state(&client), (Some("pciback".to_owned()), Some(DomId::IO)));

@@ -80,7 +80,7 @@ fn a_guest_has_its_devices_until_it_ends() {
         device: Wanted { text: "card".to_owned(), address: None },
         rebind: true,
     }))));
-    let busy = format!("0000:00:10.0: domain {domid} has it; detach it there first");
+    let busy = format!("0000:00:10.0: domain {domid} has it; shut it down first");
     assert!(matches!(&refused, Reply::Failed(why) if *why == busy), "{refused:?}");
 
     lab.destroy("one");
@@ -141,7 +141,7 @@ fn what_a_guest_cannot_have_is_named_and_nothing_is_made() {
         ),
         (
             "'00:10.1', '00:10.0'",
-            format!("vm.cfg:10: pci[1]: 0000:00:10.0: domain {domid} has it; detach it there first"),
+            format!("vm.cfg:10: pci[1]: 0000:00:10.0: domain {domid} has it; shut it down first"),
         ),
         ("'00:10.1', '00:10.1'", "vm.cfg:10: pci[1]: 0000:00:10.1: is named twice".to_owned()),
         (

@@ -8,7 +8,7 @@ use xen::{
 use xenstore::client::{Batch, Nodes as _, Transport};
 
 use super::machine::NO_IOMMU;
-use super::{Performer, failure, store};
+use super::{Performer, failure, refused, store};
 use crate::config::{PciDevice, PciName, RdmPolicy, VmConfig};
 use crate::host::Host;
 use crate::layout;
@@ -47,7 +47,7 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         let found = self.store.run(&look)?;
         let mut rows = Vec::new();
         for (address, (domid, name)) in devices.into_iter().zip(asked) {
-            if found.get_optional(domid)?.is_none() {
+            if found.get_optional(domid)?.is_none() || self.owner(address)?.is_none() {
                 let name = found.get_optional(name)?.map(store::text);
                 rows.push(PciRow { address, name, guest_slot: 0 });
             }
@@ -198,13 +198,22 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         })
     }
 
+    /// The domain that is said to have a device. One that is gone has not: Xen took the device back, whatever its toolstack
+    /// came to say of it.
+    fn owner(&mut self, device: PciAddress) -> Result<Option<DomId>, Failure> {
+        let said = self.store.read_optional(&format!("{}/domid", pci::path(device)))?;
+        let said = said.and_then(|domid| store::text(&domid).parse().ok()).map(DomId);
+        let Some(domid) = said else { return Ok(None) };
+        let found = self.xen.domain(domid).map_err(refused("look at", domid))?;
+        Ok(found.map(|_| domid))
+    }
+
     fn check_unassigned(&mut self, device: PciAddress) -> Result<(), Failure> {
-        match self.store.read_optional(&format!("{}/domid", pci::path(device)))? {
+        match self.owner(device)? {
             None => Ok(()),
-            Some(domid) => Err(Failure(format!(
-                "{device}: domain {} has it; detach it there first",
-                store::text(&domid)
-            ))),
+            Some(domid) => {
+                Err(Failure(format!("{device}: domain {domid} has it; shut it down first")))
+            }
         }
     }
 
@@ -272,9 +281,8 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
                 "{address}: is not assignable, it has {has}; `xy pci-assignable-add {address}` makes it so"
             )));
         }
-        let owner = self.store.read_optional(&format!("{}/domid", pci::path(address)))?;
-        if let (Some(owner), Some(vm)) = (owner, vm) {
-            let link = format!("/local/domain/{}/vm", store::text(&owner));
+        if let (Some(owner), Some(vm)) = (self.owner(address)?, vm) {
+            let link = layout::vm_link(owner);
             if self
                 .store
                 .read_optional(&link)?
@@ -309,10 +317,10 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
     }
 
     fn assign(&mut self, domid: DomId, device: &Assigned) -> Result<(), Failure> {
-        let Assigned { address: device, is_permissive, rdm_policy, .. } = *device;
+        let Assigned { address: device, is_permissive, rdm_policy, ref name, .. } = *device;
         let driver = self.host.pci().driver(device).map_err(|error| unreadable(device, error))?;
         if driver.as_deref() != Some(PCIBACK) {
-            self.make_assignable(device, None)?;
+            self.make_assignable(device, name.as_deref())?;
         }
         let reserved = match rdm_policy {
             RdmPolicy::Strict => ReservedMemory::Refuse,
