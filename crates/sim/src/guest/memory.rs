@@ -115,13 +115,9 @@ impl Memory {
     fn content(pfn: u64, generation: u64) -> [u8; PAGE_BYTES] {
         let mut page = [0; PAGE_BYTES];
         let mut state = pfn << 32 ^ generation;
-        // A part of it many times over: tests write millions of pages.
-        const PART: usize = 256;
-        for at in (0..PART).step_by(8) {
+        for at in (16..PAGE_BYTES).step_by(8) {
             put_u64(&mut page, at, split_mix(&mut state));
         }
-        let (part, rest) = page.split_at_mut(PART);
-        rest.chunks_exact_mut(PART).for_each(|chunk| chunk.copy_from_slice(part));
         put_u64(&mut page, 0, pfn);
         put_u64(&mut page, 8, generation);
         page

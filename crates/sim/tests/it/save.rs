@@ -286,7 +286,7 @@ fn whenever_the_daemon_is_killed_a_restore_is_whole_or_leaves_nothing() {
 #[test]
 fn a_full_disk_is_told_and_the_vm_runs_on() {
     for after in [AfterSave::Destroyed, AfterSave::Running, AfterSave::Paused] {
-        for room in [0, 100, 10_000, 25_000] {
+        for room in [0, 100, 30_000, 100_000] {
             let (mut lab, domid) = started(room, &vm("pvh", ""));
             lab.host.os().set_room(Some(room));
             let Reply::Failed(message) = lab.ask(save_request(after)) else { panic!("it fits") };
