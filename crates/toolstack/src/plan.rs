@@ -185,9 +185,11 @@ fn plan_new(config: &VmConfig, start: Start, origin: Origin) -> Plan {
     let mut plan = Plan::default();
     let bootloader = (origin == Origin::Images).then(|| boot_disk(config)).flatten();
     let mut ready = add_checks(&mut plan, config, origin);
-    // At a reboot its last domain has them still.
-    let has_devices = !config.options.pci.is_empty();
-    ready.extend(has_devices.then(|| plan.add(CreateStep::CheckPci, &[])));
+    if !config.options.pci.is_empty() {
+        // After the check whether the host can have any. At a reboot its last domain has them still.
+        let first = ready[0];
+        ready.push(plan.add(CreateStep::CheckPci, &[first]));
+    }
     // The record names the VM before anything of it exists, so that a restarted daemon finds
     // incomplete VMs.
     let record = plan.add(CreateStep::Record, &ready);

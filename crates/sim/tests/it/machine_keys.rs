@@ -171,7 +171,7 @@ fn a_device_of_the_host_is_refused_by_name_where_there_is_an_iommu_too() {
     let mut lab = lab(able());
     let error = lab.create(&format!("{HVM}pci = ['1:0.0']\n")).unwrap_err();
     assert!(
-        error.contains("pci[0]: 0000:01:00.0: devices of the host are not assigned yet"),
+        error.contains("pci[0]: 0000:01:00.0: HVM domains are not given devices of the host yet"),
         "{error}"
     );
     lab.settle();
