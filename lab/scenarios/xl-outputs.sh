@@ -95,7 +95,7 @@ for words in "pause NAME" "unpause NAME" "mem-max NAME 16" "mem-set NAME 8" "vcp
     check "the same of a domain of each: $words" each "$words"
 done
 
-# Ours has the defaults, too, which libxl leaves out.
+# Ours has more fields that libxl leaves out.
 values() { sed -n 's/^ *"\(name\|uuid\|type\|max_vcpus\|max_memkb\|target_memkb\|video_memkb\|tsc_mode\|kernel\|cmdline\|ramdisk\|mac\|bridge\|run_hotplug_scripts\|on_poweroff\|on_reboot\|on_watchdog\|on_crash\|on_soft_reset\)": \(.*[^,]\),\{0,1\}$/\1 \2/p' "$1" | sort; }
 same_config() {
     for lab_name in one two; do sed "s/'$lab_name'/'new-$lab_name'/" /tmp/$lab_name.cfg >/tmp/new-$lab_name.cfg; done

@@ -31,28 +31,19 @@ pub struct DomainConfig {
     pub disks: Vec<Disk>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub nics: Vec<Nic>,
-    #[serde(skip_serializing_if = "is_destroy")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub on_poweroff: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub on_reboot: Option<String>,
-    #[serde(skip_serializing_if = "is_destroy")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub on_watchdog: Option<String>,
-    #[serde(skip_serializing_if = "is_destroy")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub on_crash: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub on_soft_reset: Option<String>,
     /// libxl's other fields.
     #[serde(flatten)]
     pub more: Fields,
-}
-
-/// libxl leaves out what a new domain would have anyway.
-fn is_destroy(action: &Option<String>) -> bool {
-    action.as_deref().is_none_or(|action| action == "destroy")
-}
-
-fn is_default(mode: &Option<String>) -> bool {
-    mode.as_deref().is_none_or(|mode| mode == "default")
 }
 
 /// `libxl_domain_create_info`.
@@ -77,7 +68,7 @@ pub struct BuildInfo {
     pub avail_vcpus: Vec<u32>,
     pub max_memkb: u64,
     pub target_memkb: u64,
-    #[serde(skip_serializing_if = "is_default")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub tsc_mode: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kernel: Option<String>,

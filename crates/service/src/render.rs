@@ -251,10 +251,13 @@ pub(crate) fn listed_config(domid: Option<u16>, uuid: Option<Uuid>, vm: &VmConfi
     // In libxl's words, which differ from those of a file.
     let [on_poweroff, on_reboot, on_watchdog, on_crash, on_soft_reset] =
         ["on_poweroff", "on_reboot", "on_watchdog", "on_crash", "on_soft_reset"].map(&mut action);
+    // libxl leaves out what a new domain has anyway.
+    let [on_poweroff, on_watchdog, on_crash] = [on_poweroff, on_watchdog, on_crash]
+        .map(|action| action.filter(|action| action != "destroy"));
     let tsc_mode = match vm.tsc_mode {
-        TscMode::Default => "default",
-        TscMode::AlwaysEmulate => "always_emulate",
-        TscMode::Native => "native",
+        TscMode::Default => None,
+        TscMode::AlwaysEmulate => Some("always_emulate"),
+        TscMode::Native => Some("native"),
     };
     let config = DomainConfig {
         c_info: CreateInfo {
@@ -268,7 +271,7 @@ pub(crate) fn listed_config(domid: Option<u16>, uuid: Option<Uuid>, vm: &VmConfi
             avail_vcpus: (0..vm.vcpus).collect(),
             max_memkb: vm.memory_max_mib * KIB_PER_MIB,
             target_memkb: vm.memory_mib * KIB_PER_MIB,
-            tsc_mode: Some(tsc_mode.to_owned()),
+            tsc_mode: tsc_mode.map(str::to_owned),
             kernel: vm.kernel.clone(),
             cmdline: (!vm.cmdline.is_empty()).then(|| vm.cmdline.clone()),
             ramdisk: vm.ramdisk.clone(),

@@ -461,21 +461,26 @@ pub fn kind_name(kind: DomainKind) -> &'static str {
 /// Both ends of a device, up to the backend's own keys.
 fn device_ends(nodes: &mut Nodes, domid: DomId, device: DeviceRef) -> (String, String) {
     let (frontend, backend) = (device.frontend(domid), device.backend(domid));
-    let frontend_permissions =
-        [Permission::new(Access::None, domid), Permission::new(Access::Read, DomId::DOM0)];
-    let backend_permissions = [DOM0_ONLY, Permission::new(Access::Read, domid)];
-    nodes.put_with(&frontend, "", &frontend_permissions);
-    nodes.put_with(&backend, "", &backend_permissions);
-    nodes.put(format!("{frontend}/backend"), &backend);
-    nodes.put(format!("{frontend}/backend-id"), "0");
-    nodes.put(format!("{backend}/frontend"), &frontend);
-    nodes.put(format!("{backend}/frontend-id"), domid.to_string());
-    nodes.put(format!("{backend}/online"), "1");
+    both_ends(nodes, domid, &frontend, &backend);
     let libxl = device.libxl(domid);
     nodes.put(format!("{libxl}/frontend"), &frontend);
     nodes.put(format!("{libxl}/backend"), &backend);
     nodes.put(format!("{libxl}/frontend-id"), domid.to_string());
     (frontend, backend)
+}
+
+/// The directories of a frontend and a backend, and what each says of the other.
+fn both_ends(nodes: &mut Nodes, domid: DomId, frontend: &str, backend: &str) {
+    let frontend_permissions =
+        [Permission::new(Access::None, domid), Permission::new(Access::Read, DomId::DOM0)];
+    let backend_permissions = [DOM0_ONLY, Permission::new(Access::Read, domid)];
+    nodes.put_with(frontend, "", &frontend_permissions);
+    nodes.put_with(backend, "", &backend_permissions);
+    nodes.put(format!("{frontend}/backend"), backend);
+    nodes.put(format!("{frontend}/backend-id"), "0");
+    nodes.put(format!("{backend}/frontend"), frontend);
+    nodes.put(format!("{backend}/frontend-id"), domid.to_string());
+    nodes.put(format!("{backend}/online"), "1");
 }
 
 /// Both `state` nodes, which wake the drivers.

@@ -3,9 +3,8 @@
 //! Source: Linux `drivers/xen/xen-pciback/xenbus.c`; xen `tools/libs/light/libxl_pci.c`.
 
 use xen::{DomId, XenbusState};
-use xenstore::{Access, Permission};
 
-use super::{DOM0_ONLY, Nodes};
+use super::Nodes;
 use crate::pci::{self, Assigned};
 
 /// The backend's directory.
@@ -22,20 +21,8 @@ pub fn nodes(domid: DomId, vm: &str, devices: &[Assigned]) -> Nodes {
         return nodes;
     }
     let (frontend, backend) = (format!("/local/domain/{domid}/device/pci/0"), backend(domid));
-    let frontend_permissions =
-        [Permission::new(Access::None, domid), Permission::new(Access::Read, DomId::DOM0)];
-    nodes.put_with(&frontend, "", &frontend_permissions);
-    nodes.put_with(&backend, "", &[DOM0_ONLY, Permission::new(Access::Read, domid)]);
-    nodes.put(format!("{frontend}/backend"), &backend);
-    nodes.put(format!("{frontend}/backend-id"), "0");
-    for (key, value) in [
-        ("frontend", frontend.clone()),
-        ("frontend-id", domid.to_string()),
-        ("online", "1".to_owned()),
-        ("domain", vm.to_owned()),
-    ] {
-        nodes.put(format!("{backend}/{key}"), value);
-    }
+    super::both_ends(&mut nodes, domid, &frontend, &backend);
+    nodes.put(format!("{backend}/domain"), vm);
     for (index, device) in devices.iter().enumerate() {
         nodes.put(format!("{}/domid", pci::path(device.address)), domid.to_string());
         nodes.put(format!("{backend}/key-{index}"), device.address.to_string());

@@ -2,6 +2,7 @@
 
 use serde_json::{Map, Value};
 
+use super::write::set;
 use crate::config::{Passthrough, PciDevice, PciName, VmConfig};
 
 pub(super) fn put(config: &VmConfig, whole: &mut Value) {
@@ -21,39 +22,57 @@ fn device(device: &PciDevice) -> Value {
     let mut fields = Map::new();
     let mut function_mask = 1;
     match &device.name {
-        PciName::Named(name) => {
-            fields.insert("name".to_owned(), name.as_str().into());
-        }
+        PciName::Named(name) => set(&mut fields, [("name", Some(name.as_str()))]),
         PciName::Address(place) => {
-            for (key, number) in [
-                ("func", place.function.unwrap_or_default().into()),
-                ("dev", place.device.into()),
-                ("bus", place.bus.into()),
-                ("domain", place.segment),
-            ] {
-                if number != 0 {
-                    fields.insert(key.to_owned(), number.into());
-                }
-            }
+            let number = |number: u16| Some(number).filter(|it| *it != 0);
+            let numbers = [
+                ("func", number(place.function.unwrap_or_default().into())),
+                ("dev", number(place.device.into())),
+                ("bus", number(place.bus.into())),
+                ("domain", number(place.segment)),
+            ];
+            set(&mut fields, numbers);
             if place.function.is_none() {
                 function_mask = u32::MAX;
             }
         }
     }
-    if let Some(slot) = device.slot.filter(|slot| *slot != 0) {
-        fields.insert("vdevfn".to_owned(), (slot << 3).into());
-    }
-    fields.insert("vfunc_mask".to_owned(), function_mask.into());
-    for (key, flag) in [
-        ("msitranslate", device.msitranslate),
-        ("power_mgmt", device.power_mgmt),
-        ("permissive", device.permissive),
-        ("seize", device.seize),
-    ] {
-        if flag {
-            fields.insert(key.to_owned(), true.into());
-        }
-    }
-    fields.insert("rdm_policy".to_owned(), device.rdm_policy.as_str().into());
+    let slot = device.slot.filter(|slot| *slot != 0);
+    set(&mut fields, [("vdevfn", slot.map(|slot| slot << 3))]);
+    set(&mut fields, [("vfunc_mask", Some(function_mask))]);
+    let flag = |flag: bool| flag.then_some(true);
+    let flags = [
+        ("msitranslate", flag(device.msitranslate)),
+        ("power_mgmt", flag(device.power_mgmt)),
+        ("permissive", flag(device.permissive)),
+        ("seize", flag(device.seize)),
+    ];
+    set(&mut fields, flags);
+    set(&mut fields, [("rdm_policy", Some(device.rdm_policy.as_str()))]);
     fields.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use crate::xlcfg;
+
+    #[test]
+    fn a_device_has_the_fields_that_libxl_keeps_of_it() {
+        let text = "name='g'\nkernel='/k'\nmemory=64\ntype='pv'\n\
+                    pci=['0001:02:1f.*@5,permissive=1','00:10.0','name=card,seize=1']\n";
+        let config = xlcfg::parse(xlcfg::Source { file: "g.cfg", text, overrides: &[] }).unwrap();
+        let fields = crate::libxl_json::fields(&config);
+        assert_eq!(
+            fields["pcidevs"],
+            json!([
+                { "dev": 31, "bus": 2, "domain": 1, "vdevfn": 40, "vfunc_mask": u32::MAX, "permissive": true, "rdm_policy": "strict" },
+                { "dev": 16, "vfunc_mask": 1, "rdm_policy": "strict" },
+                { "name": "card", "vfunc_mask": 1, "seize": true, "rdm_policy": "strict" },
+            ])
+        );
+        assert_eq!(fields["c_info"]["passthrough"], "sync_pt");
+        assert_eq!(fields["b_info"]["type.pv"]["e820_host"], "True");
+    }
 }

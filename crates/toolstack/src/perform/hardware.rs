@@ -32,11 +32,7 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
             allowed.map_err(|errno| failed("ioports", index, what(), errno))?;
         }
         for (index, irq) in interrupts.iter().copied().enumerate() {
-            let source = PirqSource::Gsi { gsi: irq };
-            let allowed = self
-                .xen
-                .map_pirq(domid, source, Some(irq))
-                .and_then(|pirq| self.xen.irq_permission(domid, pirq, Permission::Allow));
+            let allowed = self.allow_interrupt(domid, irq);
             allowed.map_err(|errno| failed("irqs", index, format!("interrupt {irq}"), errno))?;
         }
         for (index, IoMemory { first, frames, .. }) in memory.iter().copied().enumerate() {
@@ -45,6 +41,12 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
             allowed.map_err(|errno| failed("iomem", index, what(), errno))?;
         }
         Ok(())
+    }
+
+    /// Under its own number.
+    pub(super) fn allow_interrupt(&mut self, domid: DomId, gsi: u32) -> Result<(), Errno> {
+        let pirq = self.xen.map_pirq(domid, PirqSource::Gsi { gsi }, Some(gsi))?;
+        self.xen.irq_permission(domid, pirq, Permission::Allow)
     }
 
     /// Shows a translated guest the memory of devices that it was allowed; others map it themselves.

@@ -3,7 +3,7 @@
 use storage::HostError;
 use xen::{
     Assignment, DomId, Errno, Hypervisor, PAGE_BYTES, PAGE_SHIFT, PciAddress, Permission,
-    PirqSource, ReservedMemory, Uuid,
+    ReservedMemory, Uuid,
 };
 use xenstore::client::{Batch, Nodes as _, Transport};
 
@@ -344,11 +344,7 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         let interrupt =
             self.host.pci().interrupt(device).map_err(|error| unreadable(device, error))?;
         if let Some(gsi) = interrupt {
-            let allowed = self
-                .xen
-                .map_pirq(domid, PirqSource::Gsi { gsi }, Some(gsi))
-                .and_then(|pirq| self.xen.irq_permission(domid, pirq, Permission::Allow));
-            allowed.map_err(|errno| {
+            self.allow_interrupt(domid, gsi).map_err(|errno| {
                 Failure(format!("{device}: interrupt {gsi}: Xen returned {errno}"))
             })?;
         }
