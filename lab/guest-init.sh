@@ -13,6 +13,7 @@
 #   xylem.channel=1     repeats on its first channel what it hears there, after "heard="
 #   xylem.share=TAG     mounts that folder of dom0, reads hello.txt and writes guest.txt there
 #   xylem.pci=1         says which devices of the host it has, "pci=BDF VENDOR:DEVICE", and reads from that which gives random bytes
+#   xylem.pci=watch     says which it has whenever that changes, "pci_devices=COUNT BDF..."
 #   xylem.cpus=1        with each tick, "cpus=N...": those on which a process has just run
 
 export PATH=/bin:/sbin
@@ -185,6 +186,20 @@ pci() {
     say "rng=$(head -c 64 /dev/hwrng | sort -u | wc -c)"
 }
 
+watch_pci() {
+    modprobe -a xen-pcifront virtio_pci virtio-rng || { say pci=unsupported; return; }
+    before=
+    while :; do
+        now=$(cd /sys/bus/pci/devices && echo *)
+        [ "$now" != '*' ] || now=
+        # shellcheck disable=SC2086 # one word for each device
+        set -- $now
+        [ "$#$now" = "$before" ] || say "pci_devices=$# $now"
+        before=$#$now
+        sleep 1
+    done
+}
+
 # A process that may only run there ran there.
 working_cpus() {
     for cpu in /sys/devices/system/cpu/cpu[0-9]*; do
@@ -214,7 +229,10 @@ rest=$(option xylem.rest)
 rest=${rest:-0.3}
 [ -z "$(option xylem.channel)" ] || keep_repeating &
 [ -z "$(option xylem.share)" ] || share "$(option xylem.share)"
-[ -z "$(option xylem.pci)" ] || pci &
+case $(option xylem.pci) in
+    watch) watch_pci & ;;
+    ?*) pci & ;;
+esac
 [ -z "$(option xylem.io)" ] || keep_writing &
 [ -z "$(option xylem.net)" ] || keep_sending &
 [ -z "$(option xylem.gap)" ] || keep_looking &

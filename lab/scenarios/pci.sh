@@ -129,6 +129,44 @@ xenstore-rm /local/domain/0/backend/pci
 check "the backends are the same" diff /results/backend.xl /results/backend.xy
 check "the frontends are the same" diff /results/frontend.xl /results/frontend.xy
 
+echo "== a running guest gets devices and loses them"
+check "add the other" xy pci-assignable-add $bare
+sed -i 's/xylem.pci=1/xylem.pci=watch/' /tmp/pv.cfg
+# guest_has TOOL COUNT: from here on.
+guest_has() { check "$1: the guest has $2" console_wait pv "pci_devices=$2 " 120 && : >"$(console_log pv)"; }
+plugs() {
+    : >"$(console_log pv)"
+    check "$1: create" "$1" create -q /tmp/pv.cfg
+    guest_has "$1" 1
+    check "$1: attach" "$1" pci-attach pv "$bare@6,permissive=1"
+    guest_has "$1" 2
+    domid=$(xl domid pv)
+    backend "$domid" >"/results/backend.two.$1"
+    check "$1: both list two" both pci-list pv
+    check "$1: detach" "$1" pci-detach pv $card
+    guest_has "$1" 1
+    backend "$domid" >"/results/backend.one.$1"
+    check "$1: both list one" both pci-list pv
+    check "$1: what was detached is assignable" both pci-assignable-list -n
+    check "$1: detach the last" "$1" pci-detach pv 00:11.0
+    guest_has "$1" 0
+    check "$1: nothing of it is left" sh -c "! xenstore-ls -f | grep -v '^/libxl/pci/' | grep -q pci/"
+    check "$1: attach by name" "$1" pci-attach pv name=card
+    guest_has "$1" 1
+    check "$1: detach by address, by force" "$1" pci-detach -f pv $card
+    guest_has "$1" 0
+    check "$1: shut down" "$1" shutdown -w pv
+}
+plugs xy
+check "nothing is left" sh -c "! xl domid pv"
+plugs xl
+wait_for '! xl domid pv' 30
+xenstore-rm /local/domain/0/backend/pci 2>/dev/null
+for it in one two; do
+    check "the backends are the same: $it" diff /results/backend.$it.xl /results/backend.$it.xy
+done
+check "remove the other" xy pci-assignable-remove $bare
+
 echo "== a device is seized from its driver"
 check "remove" xy pci-assignable-remove -r card
 unikernel_cfg one "type = 'pv'" "pci = ['00:10.0,seize=1']"

@@ -79,29 +79,43 @@ pub enum HostRequest {
     SetEnforcing {
         enforcing: bool,
     },
-    /// Devices that can be assigned and are not. Answered by [`Reply::Pci`](crate::Reply::Pci).
-    PciAssignable,
+    Pci(PciRequest),
+    /// A policy of Xen's security module, as hexadecimal digits.
+    LoadPolicy {
+        policy: String,
+    },
+}
+
+/// About PCI devices of the host for domains. Addresses are as in `[0000:]00:1f.2`.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(tag = "what", rename_all = "kebab-case")]
+pub enum PciRequest {
+    /// Those that can be assigned and are not. Answered by [`Reply::Pci`](crate::Reply::Pci).
+    Assignable,
     /// An [`Answer::Warning`](crate::Answer::Warning) is sent if it is assignable already, or had no driver.
-    PciAssignableAdd {
-        /// As in `[0000:]00:1f.2`.
+    AssignableAdd {
         device: String,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         name: Option<String>,
     },
-    PciAssignableRemove {
-        /// By name, otherwise as in `[0000:]00:1f.2`.
+    AssignableRemove {
+        /// By name, otherwise by address.
         device: String,
         /// Also give it to the driver that had it before.
         #[serde(default, skip_serializing_if = "is_unset")]
         rebind: bool,
     },
-    /// The devices of the host that a domain has. Answered by [`Reply::Pci`](crate::Reply::Pci).
-    PciList {
+    /// Those that a domain has. Answered by [`Reply::Pci`](crate::Reply::Pci).
+    List { target: Target },
+    /// Gives one to a running domain, in the syntax of `pci=`.
+    Attach { target: Target, device: String },
+    /// Takes one from it, by address or `name=NAME`.
+    Detach {
         target: Target,
-    },
-    /// A policy of Xen's security module, as hexadecimal digits.
-    LoadPolicy {
-        policy: String,
+        device: String,
+        /// Even if the guest does not let go of it.
+        #[serde(default, skip_serializing_if = "is_unset")]
+        force: bool,
     },
 }
 

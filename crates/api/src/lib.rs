@@ -30,7 +30,7 @@ pub use checkpoints::{
     CheckpointDisk, CheckpointRequest, CheckpointRow, MakeCheckpoint, MakeCopies, Revert,
 };
 pub use config::{BuildInfo, CreateInfo, Disk, DomainConfig, Fields, ListedConfig, Nic};
-pub use host::{CpuRow, HostRequest, NodeRow, PciRow, PoolRow, Topology};
+pub use host::{CpuRow, HostRequest, NodeRow, PciRequest, PciRow, PoolRow, Topology};
 pub use moves::{Arrival, Migrate, Pace, Reach, Runs, Speaks};
 pub use peers::{PeerCheck, PeerKey, PeerRequest, PeerRow};
 pub use request::{

@@ -115,13 +115,18 @@ impl Service<'_> {
         self.unplug(target, device, force, Progress::Unwanted)
     }
 
-    fn config_and_uuid(&self, target: &Target) -> Result<(Arc<VmConfig>, Uuid), Failed> {
+    pub(crate) fn config_and_uuid(&self, target: &Target) -> Result<(Arc<VmConfig>, Uuid), Failed> {
         let row = self.rows(std::slice::from_ref(target))?.pop();
         let found = row.and_then(|row| Some((row.config?, row.info.handle)));
         found.ok_or_else(|| Failed::Told(format!("{}: not managed by Xylem", target.0)))
     }
 
-    fn plug(&self, target: &str, device: Device, progress: Progress) -> Result<api::Reply, Failed> {
+    pub(crate) fn plug(
+        &self,
+        target: &str,
+        device: Device,
+        progress: Progress,
+    ) -> Result<api::Reply, Failed> {
         let request = Request::Plug { target: target.to_owned(), device: Box::new(device) };
         self.ask_telling(target, request, progress).map(|_| api::Reply::Done)
     }
@@ -138,7 +143,7 @@ impl Service<'_> {
     }
 }
 
-fn unplug(force: bool) -> Unplug {
+pub(crate) fn unplug(force: bool) -> Unplug {
     if force { Unplug::Forced } else { Unplug::Clean }
 }
 

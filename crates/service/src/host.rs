@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 
 use api::{Answer, CpuRow, HostRequest, NodeRow, PoolRow, Target};
-use toolstack::pci::{PciAsk, PciRow, Wanted, parse_address};
+use toolstack::pci::parse_address;
 use toolstack::tuning::{CpuList, Tuning};
 
 use toolstack::xen_host::{HostAsk, HostTold, Pool, Topology, scheduler_name};
 use toolstack::{Reply, Request, xlcfg};
 use xen::DomId;
 
-use crate::{Failed, Service, render, unexpected};
+use crate::{Failed, Service, pci, render, unexpected};
 
 impl Service<'_> {
     pub(crate) fn host(&self, request: HostRequest) -> Result<api::Reply, Failed> {
@@ -64,21 +64,7 @@ impl Service<'_> {
                 let policy = base16ct::mixed::decode_vec(policy).map_err(no_digits)?;
                 HostAsk::LoadPolicy { policy }
             }
-            HostRequest::PciAssignable => HostAsk::Pci(PciAsk::Assignable),
-            HostRequest::PciAssignableAdd { device, name } => {
-                name.as_deref().map_or(Ok(()), toolstack::pci::check_name).map_err(Failed::Told)?;
-                let device = xlcfg::pci_function(&device).map_err(Failed::Told)?;
-                HostAsk::Pci(PciAsk::MakeAssignable { device, name })
-            }
-            HostRequest::PciAssignableRemove { device, rebind } => {
-                let address = xlcfg::pci_function(&device).ok();
-                HostAsk::Pci(PciAsk::Return { device: Wanted { text: device, address }, rebind })
-            }
-            HostRequest::PciList { target } => {
-                let rows = self.rows(&[target])?;
-                let row = rows.first().ok_or_else(|| Failed::Told("no such domain".to_owned()))?;
-                HostAsk::Pci(PciAsk::OfDomain { domid: row.info.domid })
-            }
+            HostRequest::Pci(request) => return self.pci(request),
             HostRequest::PoolSplit => HostAsk::SplitByNode { fresh_uuid: self.fresh_uuid()? },
         };
         match self.ask(Request::Host(Box::new(ask)))? {
@@ -103,7 +89,11 @@ impl Service<'_> {
         Ok(Moved::Other(HostAsk::MoveDomain { domid, handle, name, pool }))
     }
 
-    fn told_of_host(&self, told: HostTold, pci: &[String]) -> Result<api::Reply, Failed> {
+    pub(crate) fn told_of_host(
+        &self,
+        told: HostTold,
+        pci: &[String],
+    ) -> Result<api::Reply, Failed> {
         match told {
             HostTold::Done => Ok(api::Reply::Done),
             HostTold::Text(text) => Ok(api::Reply::Text(text)),
@@ -120,7 +110,7 @@ impl Service<'_> {
             }
             HostTold::Pool(pool) => Ok(api::Reply::Pools(vec![pool_row(pool)])),
             HostTold::Enforcing(enforcing) => Ok(api::Reply::Enforcing(enforcing)),
-            HostTold::Pci(rows) => Ok(api::Reply::Pci(rows.into_iter().map(pci_row).collect())),
+            HostTold::Pci(rows) => Ok(api::Reply::Pci(rows.into_iter().map(pci::row).collect())),
             HostTold::Warnings(lines) => {
                 lines.into_iter().try_for_each(|it| self.door.tell(&Answer::Warning(it)))?;
                 Ok(api::Reply::Done)
@@ -140,11 +130,6 @@ fn pool_row(pool: Pool) -> PoolRow {
     let Pool { id, name, scheduler_id, cpus, domains } = pool;
     let (scheduler, cpus) = (scheduler_name(scheduler_id).to_owned(), cpus.into_iter().collect());
     PoolRow { id, name, scheduler, cpus, domains }
-}
-
-fn pci_row(row: PciRow) -> api::PciRow {
-    let PciRow { address, name, guest_slot } = row;
-    api::PciRow { device: address.to_string(), name, vdevfn: guest_slot }
 }
 
 fn rows_of(topology: Topology, pci: &[String]) -> api::Topology {

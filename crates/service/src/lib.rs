@@ -11,6 +11,7 @@ mod devices;
 mod domains;
 mod host;
 mod moves;
+mod pci;
 mod render;
 mod saved;
 mod sched;

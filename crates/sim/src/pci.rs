@@ -19,6 +19,8 @@ pub(crate) struct PciState {
     drivers: BTreeMap<String, bool>,
     slots: BTreeSet<PciAddress>,
     permissive: BTreeSet<PciAddress>,
+    /// Those that pciback has given to a guest.
+    exported: BTreeSet<PciAddress>,
     /// How often each was reset.
     resets: BTreeMap<PciAddress, u64>,
 }
@@ -73,6 +75,25 @@ impl SimOs {
     #[must_use]
     pub fn pci_driver(&self, device: PciAddress) -> Option<String> {
         self.get().pci.devices.get(&device).cloned().flatten()
+    }
+}
+
+impl SimOs {
+    /// Gives a device to a guest. `false`: pciback does not have it, or it is another guest's.
+    pub(crate) fn export_pci(&self, device: PciAddress) -> bool {
+        let mut os = self.get_mut();
+        let has = os.pci.devices.get(&device).is_some_and(|it| it.as_deref() == Some(PCIBACK));
+        has && os.pci.exported.insert(device)
+    }
+
+    pub(crate) fn withdraw_pci(&self, device: PciAddress) {
+        self.get_mut().pci.exported.remove(&device);
+    }
+
+    /// Whether pciback has given a device to a guest.
+    #[must_use]
+    pub fn is_pci_exported(&self, device: PciAddress) -> bool {
+        self.get().pci.exported.contains(&device)
     }
 }
 

@@ -124,7 +124,11 @@ impl Adoption {
                     disks.push(disk);
                 }
                 DeviceKind::Vif => vifs.push(vif(device).map_err(told)?),
-                DeviceKind::Console | DeviceKind::Vfb | DeviceKind::Vkbd | DeviceKind::NinePfs => {
+                DeviceKind::Console
+                | DeviceKind::Vfb
+                | DeviceKind::Vkbd
+                | DeviceKind::NinePfs
+                | DeviceKind::Pci => {
                     unreachable!("of these only the kinds are read")
                 }
             }

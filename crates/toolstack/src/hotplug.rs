@@ -80,7 +80,11 @@ pub fn script_of(config: &VmConfig, device: DeviceRef) -> Option<String> {
             let disk = config.disks.iter().find(|it| it.vdev.number == device.devid)?;
             disk.script.as_ref()
         }
-        DeviceKind::Console | DeviceKind::Vfb | DeviceKind::Vkbd | DeviceKind::NinePfs => None,
+        DeviceKind::Console
+        | DeviceKind::Vfb
+        | DeviceKind::Vkbd
+        | DeviceKind::NinePfs
+        | DeviceKind::Pci => None,
     };
     name.map(|name| path(name))
 }

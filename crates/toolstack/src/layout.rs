@@ -23,7 +23,8 @@ use crate::hotplug;
 use crate::record::{self, FORMAT_NODE, Texts};
 pub use disown::{disowned_nodes, foreign_paths};
 pub use hvm::{generation_nodes, generation_path, table_nodes};
-pub use pci::{backend as pci_backend, nodes as pci_nodes};
+pub(crate) use pci::{ENTRY_NODES as PCI_ENTRY_NODES, owner_nodes as pci_owner_nodes};
+pub use pci::{backend as pci_backend, more_nodes as more_pci_nodes, nodes as pci_nodes};
 pub use served::{devices as served_devices, plugged_keyboard as plugged_keyboard_nodes};
 
 /// One node to write.
@@ -72,11 +73,13 @@ pub enum DeviceKind {
     Vkbd,
     /// A folder of domain 0.
     NinePfs,
+    /// What an entry of `pci` names: all of a domain's are one split device.
+    Pci,
 }
 
 impl DeviceKind {
-    pub const ALL: [Self; 6] =
-        [Self::Vbd, Self::Vif, Self::Console, Self::Vfb, Self::Vkbd, Self::NinePfs];
+    pub const ALL: [Self; 7] =
+        [Self::Vbd, Self::Vif, Self::Console, Self::Vfb, Self::Vkbd, Self::NinePfs, Self::Pci];
 
     #[must_use]
     pub fn as_str(self) -> &'static str {
@@ -87,6 +90,7 @@ impl DeviceKind {
             Self::Vfb => "vfb",
             Self::Vkbd => "vkbd",
             Self::NinePfs => "9pfs",
+            Self::Pci => "pci",
         }
     }
 
@@ -94,13 +98,15 @@ impl DeviceKind {
     #[must_use]
     pub fn is_served(self) -> bool {
         match self {
-            Self::Vbd | Self::Vif => false,
+            Self::Vbd | Self::Vif | Self::Pci => false,
             Self::Console | Self::Vfb | Self::Vkbd | Self::NinePfs => true,
         }
     }
 }
 
 /// A device of a domain, by kind and id. Its backend is in dom0.
+///
+/// The id of PCI devices is the place of their entry among those of `pci`; it is theirs only as long as none is removed.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub struct DeviceRef {
     pub kind: DeviceKind,
@@ -108,29 +114,37 @@ pub struct DeviceRef {
 }
 
 impl DeviceRef {
+    /// The number of the split device.
+    fn number(self) -> u32 {
+        match self.kind {
+            DeviceKind::Pci => 0,
+            _ => self.devid,
+        }
+    }
+
     /// The frontend's directory.
     #[must_use]
     pub fn frontend(self, domid: DomId) -> String {
-        format!("/local/domain/{domid}/device/{}/{}", self.kind.as_str(), self.devid)
+        format!("/local/domain/{domid}/device/{}/{}", self.kind.as_str(), self.number())
     }
 
     /// The backend's directory.
     #[must_use]
     pub fn backend(self, domid: DomId) -> String {
-        format!("/local/domain/0/backend/{}/{domid}/{}", self.kind.as_str(), self.devid)
+        format!("/local/domain/0/backend/{}/{domid}/{}", self.kind.as_str(), self.number())
     }
 
     /// The frontend's error node.
     #[must_use]
     pub fn frontend_error(self, domid: DomId) -> String {
-        let (kind, devid) = (self.kind.as_str(), self.devid);
+        let (kind, devid) = (self.kind.as_str(), self.number());
         format!("/local/domain/{domid}/error/device/{kind}/{devid}/error")
     }
 
     /// The backend's error node.
     #[must_use]
     pub fn backend_error(self, domid: DomId) -> String {
-        let (kind, devid) = (self.kind.as_str(), self.devid);
+        let (kind, devid) = (self.kind.as_str(), self.number());
         format!("/local/domain/0/error/backend/{kind}/{domid}/{devid}/error")
     }
 
@@ -143,7 +157,7 @@ impl DeviceRef {
     /// libxl's own directory of the device, by which `xl` finds it.
     #[must_use]
     pub fn libxl(self, domid: DomId) -> String {
-        format!("/libxl/{domid}/device/{}/{}", self.kind.as_str(), self.devid)
+        format!("/libxl/{domid}/device/{}/{}", self.kind.as_str(), self.number())
     }
 }
 
@@ -158,6 +172,7 @@ impl DeviceRef {
             DeviceKind::Vfb => format!("screen {}", self.devid),
             DeviceKind::Vkbd => format!("keyboard {}", self.devid),
             DeviceKind::NinePfs => format!("folder {}", self.devid),
+            DeviceKind::Pci => format!("pci[{}]", self.devid),
         }
     }
 }

@@ -8,6 +8,7 @@
 pub mod create;
 pub mod devices;
 pub mod moves;
+pub mod pci;
 pub mod save;
 pub mod suspend;
 pub mod teardown;

@@ -41,7 +41,7 @@ pub(crate) use vm::{MEMORY_MIB_MAX, name_problem};
 use xen::DomainKind;
 pub use xlconf::{HostDefaults, HostReading, read_host};
 
-use crate::config::{DiskConfig, KeyboardConfig, VifConfig, VmConfig};
+use crate::config::{DiskConfig, KeyboardConfig, PciDevice, VifConfig, VmConfig};
 use syntax::Place;
 
 /// A configuration file's text and the settings that win over it.
@@ -171,6 +171,14 @@ pub fn parse_disk(text: &str) -> Result<DiskConfig, String> {
 /// What is wrong with it.
 pub fn parse_keyboard(text: &str) -> Result<KeyboardConfig, String> {
     served::keyboard(text)
+}
+
+/// Reads one PCI device of the host, as `pci-attach` names it.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn parse_pci(text: &str) -> Result<PciDevice, String> {
+    pci::parse(text)
 }
 
 /// Reads one interface, as `network-attach` names it; `devid` is its number unless it says another.

@@ -299,6 +299,8 @@ mod tests {
     const SILENT: &[&str] = &[
         "pci-assignable-add",
         "pci-assignable-remove",
+        "pci-attach",
+        "pci-detach",
         "adopt",
         "disown",
         "destroy",

@@ -1,6 +1,6 @@
 //! PCI devices of the host, given to pciback and taken from it.
 
-use api::{Answer, HostRequest, PciRow, Reply, Request, Target};
+use api::{Answer, Create, HostRequest, PciRequest, PciRow, Reply, Request, Target};
 use sim::{HostConfig, MachineConfig};
 use xen::{DomId, PciAddress};
 use xenstore::client::Nodes as _;
@@ -27,17 +27,17 @@ fn with_pciback(has_iommu: bool) -> Client {
     client
 }
 
-fn ask(client: &Client, request: HostRequest) -> Result<Reply, String> {
-    client.ask(Request::Host(request))
+fn ask(client: &Client, request: PciRequest) -> Result<Reply, String> {
+    client.ask(Request::Host(HostRequest::Pci(request)))
 }
 
 fn add(client: &Client, device: &str, name: Option<&str>) -> Result<Reply, String> {
     let (device, name) = (device.to_owned(), name.map(str::to_owned));
-    ask(client, HostRequest::PciAssignableAdd { device, name })
+    ask(client, PciRequest::AssignableAdd { device, name })
 }
 
 fn remove(client: &Client, device: &str, rebind: bool) -> Result<Reply, String> {
-    ask(client, HostRequest::PciAssignableRemove { device: device.to_owned(), rebind })
+    ask(client, PciRequest::AssignableRemove { device: device.to_owned(), rebind })
 }
 
 fn rows(reply: Result<Reply, String>) -> Vec<String> {
@@ -47,7 +47,7 @@ fn rows(reply: Result<Reply, String>) -> Vec<String> {
 }
 
 fn assignable(client: &Client) -> Vec<String> {
-    rows(ask(client, HostRequest::PciAssignable))
+    rows(ask(client, PciRequest::Assignable))
 }
 
 fn warnings(client: &Client) -> Vec<String> {
@@ -108,7 +108,7 @@ fn what_cannot_be_assigned_is_refused_and_keeps_its_driver() {
     let unloaded = host(true);
     let not_loaded = "the driver xen-pciback is not loaded: `modprobe xen-pciback` loads it";
     assert_eq!(refused(&unloaded, "00:10.0"), not_loaded);
-    assert_eq!(ask(&unloaded, HostRequest::PciAssignable).unwrap_err(), not_loaded);
+    assert_eq!(ask(&unloaded, PciRequest::Assignable).unwrap_err(), not_loaded);
 
     let client = with_pciback(true);
     assert_eq!(refused(&client, "00:11.0"), "0000:00:11.0: this host has no such PCI device");
@@ -151,8 +151,7 @@ fn a_device_of_a_domain_stays_there_and_is_listed() {
     assert_eq!(remove(&client, "00:10.0", true).unwrap_err(), busy);
     assert_eq!(state(&client), (Some("pciback".to_owned()), Some(DomId::IO)));
 
-    let list =
-        |target: &str| ask(&client, HostRequest::PciList { target: Target(target.to_owned()) });
+    let list = |target: &str| ask(&client, PciRequest::List { target: Target(target.to_owned()) });
     assert_eq!(rows(list("0")), [""; 0]);
     let backend = "/local/domain/0/backend/pci/0/0";
     for (node, value) in [
@@ -190,4 +189,50 @@ fn what_a_killed_daemon_leaves_is_completed() {
         assert_eq!(remove(&client, "00:10.0", true), Ok(Reply::Done));
         assert_eq!(state(&client), (Some("e1000e".to_owned()), Some(DomId::DOM0)));
     }
+}
+
+#[test]
+fn a_running_vm_gets_devices_by_name_and_address_and_loses_them_by_either() {
+    let client = with_pciback(true);
+    add(&client, "00:10.0", Some("card")).unwrap();
+    add(&client, "00:10.1", None).unwrap();
+    let config_text = "name = 'one'\nkernel = 'kernel'\nramdisk = 'initrd'\nmemory = 16\ntype = 'pv'\n\
+                       cmdline = 'sim=normal'\npci = ['00:10.1']\n";
+    let create = Create {
+        file: "one.cfg".to_owned(),
+        config_text: config_text.to_owned(),
+        cwd: "/vm".to_owned(),
+        ..Create::default()
+    };
+    client.ask(Request::Create(create)).unwrap();
+    client.settle();
+    let one = || Target("one".to_owned());
+    let attach = |device: &str| {
+        ask(&client, PciRequest::Attach { target: one(), device: device.to_owned() })
+    };
+    let detach = |device: &str, force| {
+        ask(&client, PciRequest::Detach { target: one(), device: device.to_owned(), force })
+    };
+    let list = || rows(ask(&client, PciRequest::List { target: one() }));
+    assert_eq!(attach("name=card,vslot=7"), Ok(Reply::Done));
+    assert_eq!(list(), ["0000:00:10.1 None 0", "0000:00:10.0 Some(\"card\") 56"]);
+    assert_eq!(detach("00:10.0", false), Ok(Reply::Done));
+    assert_eq!(attach("00:10.0"), Ok(Reply::Done));
+    assert_eq!(
+        detach("name=card", false).unwrap_err(),
+        "one: has no PCI device card; `xy pci-list one` shows them"
+    );
+    assert_eq!(detach("0000:00:10.0", true), Ok(Reply::Done));
+    assert_eq!(list(), ["0000:00:10.1 None 0"]);
+    for (result, why) in [
+        (attach("00:10"), "pci: \"00:10\": expected KEY=VALUE"),
+        (detach("00:1f.9", false), "pci: \"00:1f.9\": expected KEY=VALUE"),
+        (attach("00:10.0,slot=5"), "pci: \"slot\": expected bdf, name"),
+    ] {
+        let message = result.unwrap_err();
+        assert!(message.starts_with(why), "{message}");
+    }
+    let nobody =
+        PciRequest::Attach { target: Target("two".to_owned()), device: "00:10.0".to_owned() };
+    assert!(ask(&client, nobody).unwrap_err().starts_with("two: "));
 }

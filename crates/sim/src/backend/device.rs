@@ -3,6 +3,7 @@
 use xen::{DomId, EvtchnPort, GrantRef, XenbusState};
 use xenstore::client::{Batch, ClientError, Nodes as _};
 
+use super::pci::Bus;
 use super::vbd::Vbd;
 use super::vif::Vif;
 use super::{BackendId, BackendKind, Shared};
@@ -19,6 +20,18 @@ pub(super) enum Fate {
 enum Driver {
     Vbd(Vbd),
     Vif(Vif),
+    Pci(Bus),
+}
+
+impl Driver {
+    /// What it watches below its own directory.
+    fn key(&self) -> &'static str {
+        match self {
+            Self::Vbd(_) => "physical-device",
+            Self::Vif(_) => "hotplug-status",
+            Self::Pci(_) => "num_devs",
+        }
+    }
 }
 
 /// A backend's resources of its frontend: mapped rings and bound channels.
@@ -119,6 +132,7 @@ impl Device {
         let driver = match id.kind {
             BackendKind::Vbd => Driver::Vbd(Vbd::probe(shared, &path)?),
             BackendKind::Vif => Driver::Vif(Vif::probe(shared, &path, id)?),
+            BackendKind::Pci => Driver::Pci(Bus::default()),
         };
         let mut device =
             Self { id, path, frontend, state: XenbusState::Initialising, connection: None, driver };
@@ -131,11 +145,14 @@ impl Device {
             .trace
             .note(now, format_args!("dom0: {kind} {}/{} is probed", id.domid, id.devid));
         shared.store.watch(&format!("{}/state", device.frontend), &device.path)?;
-        let key = match device.driver {
-            Driver::Vbd(_) => "physical-device",
-            Driver::Vif(_) => "hotplug-status",
-        };
+        let key = device.driver.key();
         shared.store.watch(&format!("{}/{key}", device.path), &device.path)?;
+        if let Driver::Pci(bus) = &mut device.driver {
+            match bus.reconfigure(shared, &device.path)? {
+                Ok(()) => device.switch(shared, XenbusState::Initialised)?,
+                Err(fatal) => device.fail(shared, &fatal)?,
+            }
+        }
         Ok(Some(device))
     }
 
@@ -177,6 +194,10 @@ impl Device {
             return Ok(Fate::Stay);
         }
         match self.frontend_state(shared)? {
+            XenbusState::Reconfiguring => self.reconfigure(shared)?,
+            XenbusState::Connected if self.state == XenbusState::Reconfigured => {
+                self.switch(shared, XenbusState::Connected)?;
+            }
             XenbusState::Initialised | XenbusState::Connected => self.connect(shared)?,
             XenbusState::Closing => {
                 self.disconnect(shared);
@@ -200,11 +221,39 @@ impl Device {
         Ok(Fate::Stay)
     }
 
+    fn reconfigure(&mut self, shared: &mut Shared) -> Result<(), ClientError> {
+        let Driver::Pci(bus) = &mut self.driver else { return Ok(()) };
+        if self.state != XenbusState::Connected {
+            return Ok(());
+        }
+        match bus.reconfigure(shared, &self.path)? {
+            Ok(()) => self.switch(shared, XenbusState::Reconfigured),
+            Err(fatal) => self.fail(shared, &fatal),
+        }
+    }
+
+    /// The state in which it waits for its frontend.
+    fn waiting(&self) -> XenbusState {
+        match self.driver {
+            Driver::Vbd(_) | Driver::Vif(_) => XenbusState::InitWait,
+            Driver::Pci(_) => XenbusState::Initialised,
+        }
+    }
+
     fn connect(&mut self, shared: &mut Shared) -> Result<(), ClientError> {
-        if self.connection.is_none() && matches!(self.state, XenbusState::InitWait) {
+        let is_waiting = self.state == self.waiting();
+        if self.connection.is_none() && is_waiting {
             let made = match &mut self.driver {
                 Driver::Vbd(vbd) => vbd.connect(shared, &self.path, &self.frontend, self.id)?,
                 Driver::Vif(_) => Vif::connect(shared, &self.frontend, self.id)?,
+                Driver::Pci(_) => Connection::make(
+                    shared,
+                    &self.frontend,
+                    self.id.domid,
+                    &["pci-op-ref"],
+                    &["event-channel"],
+                )?
+                .map(Some),
             };
             match made {
                 Ok(Some(connection)) => self.connection = Some(connection),
@@ -213,10 +262,10 @@ impl Device {
             }
         }
         let ready = match &self.driver {
-            Driver::Vbd(_) => true,
+            Driver::Vbd(_) | Driver::Pci(_) => true,
             Driver::Vif(_) => Vif::is_plugged(shared, &self.path)?,
         };
-        if self.connection.is_some() && ready && self.state == XenbusState::InitWait {
+        if self.connection.is_some() && ready && is_waiting {
             let node = shared.store.read_optional(&format!("{}/state", self.path))?;
             if node.map(|node| XenbusState::decode(&node)) == Some(XenbusState::Closing) {
                 // Like the kernel's driver, it uses its own copy of the state.
@@ -250,19 +299,14 @@ impl Device {
         self.disconnect(shared);
         for (path, token) in [
             (format!("{}/state", self.frontend), &self.path),
-            (
-                match self.driver {
-                    Driver::Vbd(_) => format!("{}/physical-device", self.path),
-                    Driver::Vif(_) => format!("{}/hotplug-status", self.path),
-                },
-                &self.path,
-            ),
+            (format!("{}/{}", self.path, self.driver.key()), &self.path),
         ] {
             shared.store.unwatch(&path, token)?;
         }
         match &mut self.driver {
             Driver::Vbd(vbd) => vbd.close(shared),
             Driver::Vif(vif) => vif.remove(shared, &self.path)?,
+            Driver::Pci(bus) => bus.remove(shared),
         }
         let state = shared.store.read_optional(&format!("{}/state", self.path))?;
         if state.map(|state| XenbusState::decode(&state)) == Some(XenbusState::Closing) {

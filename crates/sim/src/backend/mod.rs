@@ -9,6 +9,7 @@
 //! `drivers/net/xen-netback/xenbus.c`.
 
 mod device;
+mod pci;
 mod vbd;
 mod vif;
 
@@ -27,6 +28,7 @@ use device::Device;
 pub enum BackendKind {
     Vbd,
     Vif,
+    Pci,
 }
 
 impl BackendKind {
@@ -34,6 +36,7 @@ impl BackendKind {
         match self {
             Self::Vbd => "vbd",
             Self::Vif => "vif",
+            Self::Pci => "pci",
         }
     }
 }
@@ -63,6 +66,7 @@ impl BackendId {
         let kind = match parts.next()? {
             "vbd" => BackendKind::Vbd,
             "vif" => BackendKind::Vif,
+            "pci" => BackendKind::Pci,
             _ => return None,
         };
         let domid = DomId(parts.next()?.parse().ok()?);

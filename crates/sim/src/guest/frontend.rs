@@ -1,11 +1,12 @@
-//! A guest's frontends: blkfront and netfront, up to the connection.
+//! A guest's frontends: blkfront, netfront and pcifront, up to the connection.
 //!
 //! ```text
 //!   Initialising -- backend InitWait --> Initialised (vbd) -- backend Connected --> Connected
 //!                                    \-> Connected (vif)
 //!   any -- backend Closing --> Closed
 //! ```
-//! Sources: `xen/include/public/io/{blkif,netif,xenbus}.h`; Linux `xen-blkfront.c`, `xen-netfront.c`.
+//! Sources: `xen/include/public/io/{blkif,netif,pciif,xenbus}.h`; Linux `xen-blkfront.c`, `xen-netfront.c`,
+//! `xen-pcifront.c`.
 
 use xen::{DomId, EvtchnPort, GrantRef, PAGE_BYTES, XenbusState};
 use xenstore::client::{Batch, Client, ClientError, Nodes as _, Transport};
@@ -16,15 +17,17 @@ use crate::machine::Machine;
 pub(super) enum DeviceKind {
     Vbd,
     Vif,
+    Pci,
 }
 
 impl DeviceKind {
-    pub(super) const ALL: [Self; 2] = [Self::Vbd, Self::Vif];
+    pub(super) const ALL: [Self; 3] = [Self::Vbd, Self::Vif, Self::Pci];
 
     pub(super) fn as_str(self) -> &'static str {
         match self {
             Self::Vbd => "vbd",
             Self::Vif => "vif",
+            Self::Pci => "pci",
         }
     }
 }
@@ -116,6 +119,8 @@ struct Ring {
 pub(super) enum Progress {
     None,
     Connected,
+    /// PCI devices came or went.
+    Reconfigured,
     Closed,
 }
 
@@ -218,6 +223,24 @@ impl Frontend {
                 self.switch(store, XenbusState::Connected)?;
                 Ok(Progress::Connected)
             }
+            // It does not wait for its backend.
+            (_, XenbusState::Initialising, DeviceKind::Pci) => {
+                self.offer(store, resources, &["pci-op-ref"], &["event-channel"])?;
+                self.switch(store, XenbusState::Initialised)?;
+                Ok(Progress::None)
+            }
+            (XenbusState::Connected, XenbusState::Initialised, DeviceKind::Pci) => {
+                self.switch(store, XenbusState::Connected)?;
+                Ok(Progress::Connected)
+            }
+            (XenbusState::Reconfiguring, XenbusState::Connected, DeviceKind::Pci) if !hold => {
+                self.switch(store, XenbusState::Reconfiguring)?;
+                Ok(Progress::None)
+            }
+            (XenbusState::Reconfigured, XenbusState::Reconfiguring, DeviceKind::Pci) => {
+                self.switch(store, XenbusState::Connected)?;
+                Ok(Progress::Reconfigured)
+            }
             (XenbusState::Connected, XenbusState::Connected, DeviceKind::Vif) => {
                 Ok(Progress::Connected)
             }
@@ -255,6 +278,7 @@ impl Frontend {
         match self.id.kind {
             DeviceKind::Vbd => drop(offer.write(&format!("{path}/protocol"), "x86_64-abi")),
             DeviceKind::Vif => drop(offer.write(&format!("{path}/request-rx-copy"), "1")),
+            DeviceKind::Pci => drop(offer.write(&format!("{path}/magic"), "7")),
         }
         store.commit(&offer).map(drop)
     }

@@ -549,9 +549,11 @@ impl Guest {
                 let text = match id.kind {
                     frontend::DeviceKind::Vbd => format!("vbd {}: connected\n", id.devid),
                     frontend::DeviceKind::Vif => format!("eth{}: up\n", id.devid),
+                    frontend::DeviceKind::Pci => "pci: connected\n".to_owned(),
                 };
                 self.print(&text);
             }
+            frontend::Progress::Reconfigured => self.print("pci: devices changed\n"),
             frontend::Progress::Closed => {
                 if let Some(frontend) = self.frontends.remove(id) {
                     self.unwatch_backend(&frontend, id)?;

@@ -26,6 +26,7 @@ mod lifecycle;
 mod machine_keys;
 mod next_config;
 mod pci;
+mod pci_plug;
 mod plug;
 mod preemption;
 mod records;

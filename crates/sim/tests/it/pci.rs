@@ -2,20 +2,21 @@
 
 use sim::{HostConfig, MachineConfig, PCI_INTERRUPT, pci_regions};
 use toolstack::pci::{PciAsk, Wanted};
+use toolstack::tuning::Tuning;
 use toolstack::xen_host::HostAsk;
-use toolstack::{Reply, Request, ShutdownRequest};
+use toolstack::{Reply, Request, ShutdownRequest, xlcfg};
 use xen::{DomId, PciAddress};
 use xenstore::client::Nodes as _;
 
 use crate::faults::killed_at;
 use crate::support::{Lab, linux, unikernel};
 
-const CARD: PciAddress = PciAddress(0x80);
-const SECOND: PciAddress = PciAddress(0x81);
-const OTHER: PciAddress = PciAddress(0x88);
+pub(crate) const CARD: PciAddress = PciAddress(0x80);
+pub(crate) const SECOND: PciAddress = PciAddress(0x81);
+pub(crate) const OTHER: PciAddress = PciAddress(0x88);
 
 /// A host with a card of two functions that can be assigned, and a device that its driver has.
-fn lab() -> Lab {
+pub(crate) fn lab() -> Lab {
     let machine = MachineConfig { has_iommu: true, ..MachineConfig::default() };
     let mut lab = Lab::new(HostConfig { seed: 1, machine, ..HostConfig::default() });
     let os = lab.host.os();
@@ -34,15 +35,15 @@ fn lab() -> Lab {
     lab
 }
 
-fn vm(pci: &str) -> String {
+pub(crate) fn vm(pci: &str) -> String {
     format!("{}pci = [{pci}]\n", linux("one", "pv", "normal"))
 }
 
-fn owner(lab: &Lab, device: PciAddress) -> DomId {
+pub(crate) fn owner(lab: &Lab, device: PciAddress) -> DomId {
     lab.host.machine().get().owner(device).unwrap()
 }
 
-fn read(lab: &Lab, path: &str) -> Option<String> {
+pub(crate) fn read(lab: &Lab, path: &str) -> Option<String> {
     let value = lab.host.connect_inside().read(path).ok()?;
     Some(String::from_utf8(value).unwrap())
 }
@@ -224,4 +225,24 @@ fn whenever_the_daemon_is_killed_in_a_destroy_a_second_one_returns_the_device() 
             break;
         }
     }
+}
+
+#[test]
+fn a_next_configuration_without_devices_gives_them_back_at_the_reboot() {
+    let mut lab = lab();
+    lab.create(&vm("'00:10.0'")).unwrap();
+    lab.settle();
+    let text = linux("one", "pv", "normal");
+    let source = xlcfg::Source { file: "next.cfg", text: &text, overrides: &[] };
+    let tuning = Tuning::NextConfig(Box::new(xlcfg::parse(source).unwrap()));
+    let reply = lab.ask(Request::Tune { target: "one".to_owned(), tuning });
+    assert!(matches!(reply, Reply::Done { .. }), "{reply:?}");
+    lab.ask(Lab::shutdown_request("one", ShutdownRequest::Reboot));
+    lab.settle();
+    assert_eq!(owner(&lab, CARD), DomId::IO);
+    assert_eq!(read(&lab, "/local/domain/0/backend/pci"), None);
+    assert_eq!(read(&lab, "/libxl/pci/0000-00-10-0/domid"), None);
+    assert!(!lab.host.os().is_pci_exported(CARD));
+    lab.destroy("one");
+    lab.assert_nothing_left();
 }

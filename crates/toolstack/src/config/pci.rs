@@ -43,6 +43,26 @@ impl fmt::Display for PciPlace {
     }
 }
 
+impl PciName {
+    /// Whether it is all functions of a device, and the other one of them.
+    pub(crate) fn is_around(&self, other: &Self) -> bool {
+        let (Self::Address(all), Self::Address(one)) = (self, other) else { return false };
+        all.function.is_none() && *all == PciPlace { function: None, ..*one }
+    }
+
+    /// Whether these words mean a device that a domain was given at this address, under this name.
+    pub(crate) fn means(&self, address: PciAddress, name: Option<&str>) -> bool {
+        match (self, name) {
+            (Self::Named(wanted), Some(name)) => wanted == name,
+            (Self::Named(_), None) | (Self::Address(_), Some(_)) => false,
+            (Self::Address(place), None) => match place.function {
+                Some(_) => place.first_function() == address,
+                None => place.first_function().0 >> 3 == address.0 >> 3,
+            },
+        }
+    }
+}
+
 impl fmt::Display for PciName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

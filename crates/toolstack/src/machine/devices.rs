@@ -5,12 +5,14 @@
 
 use std::sync::Arc;
 
-use xen::Uuid;
+use xen::{DomainKind, Uuid};
 
 use super::operation::Outcome;
 use super::requests::fail;
 use super::{Action, ClientId, Instant, MediumChange, Purpose, Reply, Toolstack, Vm};
-use crate::config::{DiskConfig, KeyboardConfig, VifConfig, VmConfig, place_problem};
+use crate::config::{
+    DiskConfig, KeyboardConfig, Passthrough, PciDevice, PciName, VifConfig, VmConfig, place_problem,
+};
 use crate::layout::{self, DeviceKind, DeviceRef};
 use crate::plan::{
     ConnectedBy, Plan, Unplug, plan_change, plan_eject, plan_finish_plug, plan_insert, plan_plug,
@@ -30,6 +32,8 @@ pub enum Device {
     Vif(VifConfig),
     /// With its number, the next one of its VM.
     Keyboard(u32, KeyboardConfig),
+    /// With its place among the entries of `pci`, which is after the last.
+    Pci(u32, PciDevice),
 }
 
 impl Device {
@@ -39,10 +43,11 @@ impl Device {
             Self::Disk(disk) => DeviceRef { kind: DeviceKind::Vbd, devid: disk.vdev.number },
             Self::Vif(vif) => DeviceRef { kind: DeviceKind::Vif, devid: vif.devid },
             Self::Keyboard(devid, _) => DeviceRef { kind: DeviceKind::Vkbd, devid: *devid },
+            Self::Pci(devid, _) => DeviceRef { kind: DeviceKind::Pci, devid: *devid },
         }
     }
 
-    /// An interface or disk of a VM.
+    /// An interface, a disk or an entry of `pci` of a VM.
     fn of(config: &VmConfig, id: DeviceRef) -> Option<Self> {
         match id.kind {
             DeviceKind::Vif => {
@@ -50,6 +55,9 @@ impl Device {
             }
             DeviceKind::Vbd => {
                 config.disks.iter().find(|it| it.vdev.number == id.devid).cloned().map(Self::Disk)
+            }
+            DeviceKind::Pci => {
+                pci_entry(config, id.devid).cloned().map(|entry| Self::Pci(id.devid, entry))
             }
             DeviceKind::Console | DeviceKind::Vfb | DeviceKind::Vkbd | DeviceKind::NinePfs => None,
         }
@@ -61,7 +69,7 @@ impl Device {
         let has_script = match self {
             Self::Vif(vif) => vif.script.is_some(),
             Self::Disk(disk) => disk.script.is_some(),
-            Self::Keyboard(..) => false,
+            Self::Keyboard(..) | Self::Pci(..) => false,
         };
         if has_script { ConnectedBy::Script } else { ConnectedBy::Us }
     }
@@ -82,8 +90,13 @@ impl Device {
                 let keyboard = KeyboardConfig { devid, ..keyboard.clone() };
                 config.served.keyboards.push(keyboard);
             }
+            Self::Pci(_, entry) => config.options.pci.push(entry.clone()),
         }
     }
+}
+
+fn pci_entry(config: &VmConfig, place: u32) -> Option<&PciDevice> {
+    config.options.pci.get(usize::try_from(place).ok()?)
 }
 
 pub(crate) fn remove_from(config: &mut VmConfig, device: DeviceRef) {
@@ -100,6 +113,19 @@ pub(crate) fn remove_from(config: &mut VmConfig, device: DeviceRef) {
         DeviceKind::Vkbd => {
             config.served.remove_keyboard(device.devid);
             config.origin.lines.retain(|key, _| !key.starts_with("vkb["));
+        }
+        DeviceKind::Pci => {
+            if let Ok(place) = usize::try_from(device.devid)
+                && place < config.options.pci.len()
+            {
+                config.options.pci.remove(place);
+            }
+            config.origin.lines.retain(|key, _| !key.starts_with("pci["));
+            let passthrough = &mut config.options.machine.passthrough;
+            if config.options.pci.is_empty() && *passthrough == Passthrough::Default {
+                // What its domain was made for without these words.
+                *passthrough = Passthrough::Synchronised;
+            }
         }
         // They stay for as long as the VM runs.
         DeviceKind::Console | DeviceKind::Vfb | DeviceKind::NinePfs => {}
@@ -166,6 +192,7 @@ impl Vm {
     fn has(&self, device: DeviceRef) -> bool {
         match device.kind {
             DeviceKind::Vkbd => layout::served_devices(&self.config).contains(&device),
+            DeviceKind::Pci => pci_entry(&self.config, device.devid).is_some(),
             _ => layout::devices(&self.config).contains(&device),
         }
     }
@@ -185,6 +212,50 @@ impl Vm {
         } else {
             None
         }
+    }
+
+    /// Why no PCI device can be added or removed now. All of them are one split device.
+    fn pci_problem(&self, entry: DeviceRef) -> Option<String> {
+        let name = &self.config.name;
+        let mut plugs = self.plugs.keys();
+        if plugs.any(|it| it.kind == DeviceKind::Pci && *it != entry) {
+            return Some(format!(
+                "{name}: another PCI device is being attached or detached; try again"
+            ));
+        }
+        let options = &self.config.options;
+        let problem = match self.config.kind {
+            DomainKind::Pvh => "PVH domains get no devices of the host: Xen gives them none yet",
+            DomainKind::Hvm => "HVM domains get no devices of the host yet",
+            DomainKind::Pv if !options.pci.is_empty() => return None,
+            DomainKind::Pv => match options.machine.passthrough {
+                Passthrough::Default | Passthrough::Disabled => {
+                    "was started without passthrough; set passthrough = \"enabled\" and start it anew"
+                }
+                Passthrough::Enabled | Passthrough::Synchronised | Passthrough::Shared => {
+                    return None;
+                }
+            },
+        };
+        Some(format!("{name}: {problem}"))
+    }
+
+    /// The place of the entry that names these devices.
+    fn pci_place(&self, wanted: &PciName) -> Result<DeviceRef, String> {
+        let entries = &self.config.options.pci;
+        let place = entries.iter().position(|entry| entry.name == *wanted);
+        if let Some(devid) = place.and_then(|place| u32::try_from(place).ok()) {
+            return Ok(DeviceRef { kind: DeviceKind::Pci, devid });
+        }
+        let name = &self.config.name;
+        let whole = entries.iter().find(|entry| entry.name.is_around(wanted));
+        Err(match whole {
+            Some(entry) => format!(
+                "{name}: has {wanted} as a part of {}, which is detached as a whole",
+                entry.name
+            ),
+            None => format!("{name}: has no PCI device {wanted}; `xy pci-list {name}` shows them"),
+        })
     }
 
     /// Handles a removed device.
@@ -255,9 +326,13 @@ impl Toolstack {
         now: Instant,
         client: ClientId,
         uuid: Uuid,
-        device: Device,
+        mut device: Device,
         out: &mut Vec<Action>,
     ) {
+        if let Device::Pci(place, _) = &mut device {
+            let entries = self.vms[&uuid].config.options.pci.len();
+            *place = u32::try_from(entries).expect("a list of a file");
+        }
         let id = device.id();
         match self.plug_refusal(uuid, &device) {
             Some(message) => fail(client, message, out),
@@ -334,6 +409,8 @@ impl Toolstack {
                 true => Some(format!("{name}: has a {} already", id.spoken())),
                 false => vm.keyboards_problem(id),
             }
+        } else if id.kind == DeviceKind::Pci {
+            vm.pci_problem(id)
         } else if vm.has(id) || is_disk && vm.drive(id).is_ok() {
             let device = id.spoken();
             Some(format!("{name}: has a {device} already; use another or detach it first"))
@@ -371,6 +448,21 @@ impl Toolstack {
         }
     }
 
+    /// A PCI device, by what its entry names.
+    pub(super) fn unplug_pci(
+        &mut self,
+        now: Instant,
+        client: ClientId,
+        uuid: Uuid,
+        (wanted, how): (&PciName, Unplug),
+        out: &mut Vec<Action>,
+    ) {
+        match self.vms[&uuid].pci_place(wanted) {
+            Ok(entry) => self.unplug(now, client, uuid, entry, how, out),
+            Err(message) => fail(client, message, out),
+        }
+    }
+
     /// A forced unplug overtakes a clean one in progress.
     pub(super) fn unplug(
         &mut self,
@@ -398,6 +490,11 @@ impl Toolstack {
         }
         if id.kind == DeviceKind::Vkbd
             && let Some(problem) = vm.keyboards_problem(id)
+        {
+            return fail(client, problem, out);
+        }
+        if id.kind == DeviceKind::Pci
+            && let Some(problem) = vm.pci_problem(id)
         {
             return fail(client, problem, out);
         }

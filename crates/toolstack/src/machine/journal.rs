@@ -116,6 +116,7 @@ impl Request {
             Self::Disown { target } => deed("disown", target),
             Self::Plug { target, device } => Some((format!("attach {}", device.id()), target)),
             Self::Unplug { target, device, .. } => Some((format!("detach {device}"), target)),
+            Self::UnplugPci { target, entry, .. } => Some((format!("detach pci {entry}"), target)),
             Self::ChangeMedium { target, change } => {
                 let verb = if change.medium.is_some() { "insert a CD into" } else { "eject" };
                 Some((format!("{verb} {}", change.drive), target))

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::channel::ChannelId;
 use crate::checkpoint::Checkpoint;
-use crate::config::{DiskConfig, VmConfig};
+use crate::config::{DiskConfig, PciName, VmConfig};
 use crate::device_model::Process;
 use crate::layout::DeviceRef;
 use crate::listing::Listing;
@@ -205,6 +205,12 @@ pub enum Request {
     Unplug {
         target: String,
         device: DeviceRef,
+        how: Unplug,
+    },
+    /// Unplugs what an entry of `pci` names.
+    UnplugPci {
+        target: String,
+        entry: PciName,
         how: Unplug,
     },
     /// A VM's configuration as text: of its definition, or of the running VM if it has none.

@@ -90,7 +90,8 @@ impl Toolstack {
             Request::Resume { target } => self.resume(client, &target, out),
             request @ (Request::Plug { .. }
             | Request::ChangeMedium { .. }
-            | Request::Unplug { .. }) => self.handle_devices(now, client, request, out),
+            | Request::Unplug { .. }
+            | Request::UnplugPci { .. }) => self.handle_devices(now, client, request, out),
             Request::ConfigText { target } => self.reply_config(client, &target, out),
             Request::Explain { target } => self.reply_explained(now, client, &target, out),
             Request::Plan { target, what } => self.reply_plan(client, &target, what, out),
@@ -116,6 +117,11 @@ impl Toolstack {
             }
             Request::Unplug { target, device, how } => {
                 self.unplug_target(now, client, &target, (device, how), out);
+            }
+            Request::UnplugPci { target, entry, how } => {
+                self.with_domain(client, &target, out, |this, uuid, _, out| {
+                    this.unplug_pci(now, client, uuid, (&entry, how), out);
+                });
             }
             other => unreachable!("{other:?} is handled elsewhere"),
         }

@@ -98,7 +98,11 @@ impl Unread {
                 }
                 DeviceKind::Vif => config.vifs.extend(xlcfg::parse_vif("", *devid)),
                 // Enough that their nodes are removed.
-                DeviceKind::Console | DeviceKind::Vfb | DeviceKind::Vkbd | DeviceKind::NinePfs => {}
+                DeviceKind::Console
+                | DeviceKind::Vfb
+                | DeviceKind::Vkbd
+                | DeviceKind::NinePfs
+                | DeviceKind::Pci => {}
             }
         }
         config

@@ -49,6 +49,15 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         self.xen.irq_permission(domid, pirq, Permission::Allow)
     }
 
+    /// It may have been denied before.
+    pub(super) fn deny_interrupt(&mut self, domid: DomId, gsi: u32) -> Result<(), Errno> {
+        match self.xen.unmap_pirq(domid, gsi) {
+            Ok(()) | Err(Errno::EINVAL) => {}
+            Err(errno) => return Err(errno),
+        }
+        self.xen.irq_permission(domid, gsi, Permission::Deny)
+    }
+
     /// Shows a translated guest the memory of devices that it was allowed; others map it themselves.
     pub(crate) fn map_hardware(&mut self, domid: DomId, config: &VmConfig) -> Result<(), Failure> {
         let hardware = config.options.hardware.as_deref().filter(|_| config.kind != DomainKind::Pv);

@@ -1,5 +1,7 @@
 //! Work on PCI devices of the host.
 
+mod plug;
+
 use storage::HostError;
 use xen::{
     Assignment, DomId, Errno, Hypervisor, PAGE_BYTES, PAGE_SHIFT, PciAddress, Permission,
@@ -224,19 +226,41 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         vm: Option<Uuid>,
     ) -> Result<Vec<Assigned>, Failure> {
         let mut all: Vec<Assigned> = Vec::new();
-        for (index, device) in config.options.pci.iter().enumerate() {
+        for index in 0..config.options.pci.len() {
             let place = config.origin.at(&format!("pci[{index}]"));
-            let at = |Failure(why): Failure| Failure(format!("{place}: {why}"));
-            for wanted in self.functions_of(device).map_err(at)? {
+            for wanted in self.wanted_of(&config.options.pci[index], &place, vm)? {
                 let address = wanted.address;
                 if all.iter().any(|it| it.address == address) {
                     return Err(failure(place, format!("{address}: is named twice")));
                 }
-                self.check_assignable(device, address, vm).map_err(at)?;
                 all.push(wanted);
             }
         }
         Ok(all)
+    }
+
+    /// Those of one entry.
+    fn wanted_of(
+        &mut self,
+        device: &PciDevice,
+        place: &str,
+        vm: Option<Uuid>,
+    ) -> Result<Vec<Assigned>, Failure> {
+        let at = |Failure(why): Failure| Failure(format!("{place}: {why}"));
+        let wanted = self.functions_of(device).map_err(at)?;
+        for Assigned { address, .. } in &wanted {
+            self.check_assignable(device, *address, vm).map_err(at)?;
+        }
+        Ok(wanted)
+    }
+
+    /// Checks that a running domain can have the devices of one more entry.
+    pub(crate) fn check_more_devices(
+        &mut self,
+        config: &VmConfig,
+        entry: usize,
+    ) -> Result<(), Failure> {
+        self.wanted_of(&config.options.pci[entry], &config.name, None).map(drop)
     }
 
     fn functions_of(&mut self, device: &PciDevice) -> Result<Vec<Assigned>, Failure> {
@@ -311,17 +335,24 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
     ) -> Result<Vec<Assigned>, Failure> {
         let devices = self.wanted_devices(config, None)?;
         for device in &devices {
+            self.seize(device)?;
             self.assign(domid, device)?;
         }
         Ok(devices)
     }
 
-    fn assign(&mut self, domid: DomId, device: &Assigned) -> Result<(), Failure> {
-        let Assigned { address: device, is_permissive, rdm_policy, ref name, .. } = *device;
+    /// It was checked that this may be done, or that pciback has it.
+    fn seize(&mut self, device: &Assigned) -> Result<(), Failure> {
+        let Assigned { address: device, ref name, .. } = *device;
         let driver = self.host.pci().driver(device).map_err(|error| unreadable(device, error))?;
         if driver.as_deref() != Some(PCIBACK) {
             self.make_assignable(device, name.as_deref())?;
         }
+        Ok(())
+    }
+
+    fn assign(&mut self, domid: DomId, device: &Assigned) -> Result<(), Failure> {
+        let Assigned { address: device, is_permissive, rdm_policy, .. } = *device;
         let reserved = match rdm_policy {
             RdmPolicy::Strict => ReservedMemory::Refuse,
             RdmPolicy::Relaxed => ReservedMemory::Ignore,
@@ -339,7 +370,7 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         let _reset = self.host.pci().reset(device);
         let regions = self.host.pci().regions(device).map_err(|error| unreadable(device, error))?;
         for region in regions {
-            self.allow_region(domid, device, region)?;
+            self.allow_region(domid, device, region, Permission::Allow)?;
         }
         let interrupt =
             self.host.pci().interrupt(device).map_err(|error| unreadable(device, error))?;
@@ -361,16 +392,17 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         domid: DomId,
         device: PciAddress,
         region: PciRegion,
+        permission: Permission,
     ) -> Result<(), Failure> {
         let PciRegion { first, bytes, is_ports } = region;
         let allowed = match (is_ports, u32::try_from(first), u32::try_from(bytes)) {
             (true, Ok(first), Ok(count)) => {
-                self.xen.ioport_permission(domid, first, count, Permission::Allow)
+                self.xen.ioport_permission(domid, first, count, permission)
             }
             (true, ..) => Err(Errno::EINVAL),
             (false, ..) => {
                 let frames = bytes.div_ceil(PAGE_BYTES as u64);
-                self.xen.iomem_permission(domid, first >> PAGE_SHIFT, frames, Permission::Allow)
+                self.xen.iomem_permission(domid, first >> PAGE_SHIFT, frames, permission)
             }
         };
         let what = if is_ports { "ports" } else { "memory" };
@@ -381,23 +413,62 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
 
     /// Resets what a domain that is gone had, and forgets that it had it.
     pub(crate) fn return_devices(&mut self, domid: DomId) -> Result<(), Failure> {
-        for device in self.devices_of(domid)? {
-            let _reset = self.host.pci().reset(device.address);
-            let path = format!("{}/domid", pci::path(device.address));
-            let owner = self.store.read_optional(&path)?;
-            if owner.is_some_and(|owner| owner == domid.to_string().as_bytes()) {
-                store::remove_tree(&mut self.store, &path)?;
-            }
+        let mut devices: Vec<_> = self.devices_of(domid)?.iter().map(|row| row.address).collect();
+        // With those that it was about to get.
+        devices.extend(self.said_to_be_of(domid)?);
+        devices.sort_unstable();
+        devices.dedup();
+        for device in devices {
+            let _reset = self.host.pci().reset(device);
+            self.forget_owner(domid, device)?;
         }
         Ok(())
     }
 
+    fn forget_owner(&mut self, domid: DomId, device: PciAddress) -> Result<(), Failure> {
+        let path = format!("{}/domid", pci::path(device));
+        let owner = self.store.read_optional(&path)?;
+        if owner.is_some_and(|owner| owner == domid.to_string().as_bytes()) {
+            store::remove_tree(&mut self.store, &path)?;
+        }
+        Ok(())
+    }
+
+    /// Those that the store says a domain has.
+    fn said_to_be_of(&mut self, domid: DomId) -> Result<Vec<PciAddress>, Failure> {
+        let nodes = match self.store.directory(pci::PATH) {
+            Ok(nodes) => nodes,
+            Err(error) if error.is_not_found() => Vec::new(),
+            Err(error) => return Err(error.into()),
+        };
+        let mut look = Batch::new();
+        let asked: Vec<_> = nodes
+            .iter()
+            .filter_map(|node| pci::of_node(node))
+            .map(|device| (device, look.read(&format!("{}/domid", pci::path(device)))))
+            .collect();
+        let found = self.store.run(&look)?;
+        let mut devices = Vec::new();
+        for (device, index) in asked {
+            let owner = found.get_optional(index)?;
+            if owner.is_some_and(|owner| owner == domid.to_string().as_bytes()) {
+                devices.push(device);
+            }
+        }
+        Ok(devices)
+    }
+
+    /// How many devices a domain's backend has; `None` if there is none.
+    fn device_count(&mut self, domid: DomId) -> Result<Option<usize>, Failure> {
+        let count = format!("{}/num_devs", layout::pci_backend(domid));
+        let count = self.store.read_optional(&count)?;
+        let number = |count: Vec<u8>| store::text(&count).parse::<usize>().unwrap_or_default();
+        Ok(count.map(|count| number(count).min(DEVICES_MAX)))
+    }
+
     fn devices_of(&mut self, domid: DomId) -> Result<Vec<PciRow>, Failure> {
         let backend = layout::pci_backend(domid);
-        let Some(count) = self.store.read_optional(&format!("{backend}/num_devs"))? else {
-            return Ok(Vec::new());
-        };
-        let count = store::text(&count).parse::<usize>().unwrap_or_default().min(DEVICES_MAX);
+        let Some(count) = self.device_count(domid)? else { return Ok(Vec::new()) };
         let mut look = Batch::new();
         let asked: Vec<_> = (0..count)
             .map(|index| {

@@ -31,7 +31,7 @@ fn batch_of(nodes: &Nodes) -> Batch {
     batch
 }
 
-fn put_all(batch: &mut Batch, nodes: &Nodes) {
+pub(crate) fn put_all(batch: &mut Batch, nodes: &Nodes) {
     for node in &nodes.0 {
         batch.write(&node.path, &node.value);
         if let Some(permissions) = &node.permissions {
@@ -79,7 +79,7 @@ pub(crate) fn connect_vif<T: Transport>(
 }
 
 /// Commits changes guarded by the domain's link to its VM.
-fn commit_for<T: Transport>(
+pub(crate) fn commit_for<T: Transport>(
     store: &mut Client<T>,
     domid: DomId,
     batch: &Batch,
@@ -753,7 +753,7 @@ impl ReadingKeys {
 
     fn of(kind: DeviceKind) -> Self {
         match kind {
-            DeviceKind::Vbd | DeviceKind::NinePfs => Self::NONE,
+            DeviceKind::Vbd | DeviceKind::NinePfs | DeviceKind::Pci => Self::NONE,
             DeviceKind::Vif => Self {
                 ring_ref: "tx-ring-ref",
                 rx_ring_ref: Some("rx-ring-ref"),

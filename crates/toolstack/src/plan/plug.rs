@@ -15,6 +15,11 @@ pub fn plan_plug(device: DeviceRef, by: ConnectedBy) -> Plan {
         DeviceKind::Vif => Some(plan.add(DeviceStep::CheckBridge(device.devid), &[])),
         // QEMU runs.
         DeviceKind::Vkbd => None,
+        DeviceKind::Pci => {
+            // The guest must have taken note of those that it has.
+            let connected = (device.devid > 0).then(|| plan.add(Wait::Connected(device), &[]));
+            Some(plan.add(DeviceStep::CheckPci(device.devid), connected.as_slice()))
+        }
         DeviceKind::Console | DeviceKind::Vfb | DeviceKind::NinePfs => {
             unreachable!("they are a VM's from its start on")
         }
@@ -33,6 +38,17 @@ pub fn plan_finish_plug(device: DeviceRef, by: ConnectedBy) -> Plan {
 }
 
 fn add_plugged(plan: &mut Plan, device: DeviceRef, by: ConnectedBy, after: &[usize]) {
+    if device.kind == DeviceKind::Pci {
+        let assigned = plan.add(DeviceStep::AssignPci(device.devid), after);
+        let wait = match device.devid {
+            // A guest that has had none may have no driver for them.
+            0 => Wait::Backend(device),
+            _ => Wait::Connected(device),
+        };
+        let seen = plan.add(wait, &[assigned]);
+        plan.add(DeviceStep::Settle(device), &[seen]);
+        return;
+    }
     let seen = plan.add(Wait::Backend(device), after);
     if let Some(connect) = by.connect(device) {
         let connected = plan.add(connect, &[seen]);

@@ -6,6 +6,7 @@ use storage::Attachment;
 use xen::{DomId, DomainRef, Hypervisor, Uuid};
 use xenstore::client::Transport;
 
+use super::pci::{self, PciWork};
 use super::{Completing, IfCancelled, IfFailed, Permit, Preparation, StepInfo};
 use crate::config::VmConfig;
 use crate::device_model::{self, Process};
@@ -53,6 +54,10 @@ pub enum DeviceStep {
     EjectCd(u32, Unplug),
     /// Put the attached CD into an emulated drive.
     InsertCd(u32),
+    /// Check that the domain can have the PCI devices of this entry.
+    CheckPci(u32),
+    /// Give it these.
+    AssignPci(u32),
 }
 
 /// Their work.
@@ -164,6 +169,7 @@ pub enum DeviceWork {
         drive: u32,
         attachment: Attachment,
     },
+    Pci(PciWork),
 }
 
 /// The place of a disk in its VM's configuration, which has all disks of its plans.
@@ -210,18 +216,15 @@ impl DeviceStep {
             let vbd = DeviceRef { kind: DeviceKind::Vbd, devid };
             step(stage, text, vbd, Permit::storage(track, devid))
         };
+        let attach = |text, devid| StepInfo {
+            undo: Some(Self::DetachDisk(devid).into()),
+            if_cancelled: IfCancelled::Abandon,
+            ..disk("attach disks", text, Track::Attach, devid)
+        };
         let vif = |devid| DeviceRef { kind: DeviceKind::Vif, devid };
         match self {
-            Self::AttachDisk(devid) => StepInfo {
-                undo: Some(Self::DetachDisk(devid).into()),
-                if_cancelled: IfCancelled::Abandon,
-                ..disk("attach disks", "attach disk {number}", Track::Attach, devid)
-            },
-            Self::AttachEarly(devid) => StepInfo {
-                undo: Some(Self::DetachDisk(devid).into()),
-                if_cancelled: IfCancelled::Abandon,
-                ..disk("attach disks", "attach disk {number} early", Track::Attach, devid)
-            },
+            Self::AttachDisk(devid) => attach("attach disk {number}", devid),
+            Self::AttachEarly(devid) => attach("attach disk {number} early", devid),
             Self::DetachDisk(devid) => StepInfo {
                 // A disk that stays attached after removal from the VM is detached again at the
                 // next teardown.
@@ -268,6 +271,7 @@ impl DeviceStep {
                 step("remove devices", "remove {}", device, Permit::RECORD.with_backend())
             }
             Self::EjectCd(devid, _) | Self::InsertCd(devid) => self.cd_info(devid),
+            Self::CheckPci(place) | Self::AssignPci(place) => pci::info(self, place),
         }
     }
 
@@ -343,19 +347,18 @@ impl DeviceStep {
                 vm.pending.remove(&device);
                 DeviceWork::Settle { nodes: pending_nodes(vm) }
             }
-            Self::AskToClose(device) => {
-                vm.pending.insert(device, vm.unplugging(device, Unplug::Clean));
-                let nodes = pending_nodes(vm);
-                DeviceWork::AskToClose { domain: domain(), uuid, device, nodes }
-            }
-            Self::Close(device) => {
-                vm.pending.insert(device, vm.unplugging(device, Unplug::Forced));
-                let nodes = pending_nodes(vm);
-                DeviceWork::Close { domain: domain(), uuid, device, nodes }
-            }
+            Self::AskToClose(device) => ask(vm, domain(), device, Unplug::Clean),
+            Self::Close(device) => ask(vm, domain(), device, Unplug::Forced),
             Self::Remove(device) => remove(vm, domain(), device),
             Self::EjectCd(drive, how) => eject(vm, domain(), drive, how),
             Self::InsertCd(drive) => insert(vm, domain(), drive),
+            Self::CheckPci(place) => {
+                DeviceWork::Pci(PciWork::Check { config, entry: pci::index(place) })
+            }
+            Self::AssignPci(place) => {
+                let (domain, entry) = (domain(), pci::index(place));
+                DeviceWork::Pci(PciWork::Assign { domain, uuid, config, entry })
+            }
         }
     }
 
@@ -374,6 +377,7 @@ impl DeviceStep {
                 }
                 later => later.expect_done(),
             },
+            Self::Close(DeviceRef { kind: DeviceKind::Pci, .. }) => output.expect_done(),
             Self::CloseAll | Self::Close(_) => {
                 let Output::Closing { unseen: more } = output else { output.misplaced() };
                 unseen.extend(more);
@@ -411,7 +415,9 @@ impl DeviceStep {
             | Self::Settle(_)
             | Self::AskToClose(_)
             | Self::EjectCd(..)
-            | Self::InsertCd(_) => output.expect_done(),
+            | Self::InsertCd(_)
+            | Self::CheckPci(_)
+            | Self::AssignPci(_) => output.expect_done(),
         }
     }
 }
@@ -419,6 +425,22 @@ impl DeviceStep {
 /// The pending operations on devices, as in the record.
 pub(crate) fn pending_nodes(vm: &Vm) -> Nodes {
     layout::pending_nodes(vm.uuid, &Pending::encode_all(&vm.pending))
+}
+
+/// The guest lets go of a device, or its backend does.
+fn ask(vm: &mut Vm, domain: DomainRef, device: DeviceRef, how: Unplug) -> DeviceWork {
+    let uuid = vm.uuid;
+    vm.pending.insert(device, vm.unplugging(device, how));
+    let nodes = pending_nodes(vm);
+    match (device.kind, how) {
+        // One backend serves the other devices as well.
+        (DeviceKind::Pci, _) => {
+            let entry = Box::new(vm.config.options.pci[pci::index(device.devid)].clone());
+            DeviceWork::Pci(PciWork::AskToClose { domain, uuid, entry, nodes })
+        }
+        (_, Unplug::Clean) => DeviceWork::AskToClose { domain, uuid, device, nodes },
+        (_, Unplug::Forced) => DeviceWork::Close { domain, uuid, device, nodes },
+    }
 }
 
 fn eject(vm: &Vm, domain: DomainRef, drive: u32, how: Unplug) -> DeviceWork {
@@ -468,6 +490,10 @@ fn add(vm: &mut Vm, domain: DomainRef, device: &Device) -> DeviceWork {
         Device::Keyboard(devid, keyboard) => {
             layout::plugged_keyboard_nodes(domid, *devid, keyboard)
         }
+        Device::Pci(..) => {
+            vm.pending.insert(device.id(), Pending::Plug);
+            Nodes::default()
+        }
     };
     let text = vm.config.to_cfg_text();
     let pending = Pending::encode_all(&vm.pending);
@@ -487,13 +513,14 @@ fn remove(vm: &mut Vm, domain: DomainRef, device: DeviceRef) -> DeviceWork {
     }
     let (before, text) = (vm.config.to_cfg_text(), config.to_cfg_text());
     let pending = Pending::encode_all(vm.pending.iter().filter(|(it, _)| **it != device));
-    DeviceWork::Remove {
-        domain,
-        uuid,
-        removals: layout::removed_device_paths(domain.domid, device),
-        nodes: layout::changed_record_nodes(uuid, &before, &text, &pending),
-        userdata: Userdata::of(&Arc::new(config), uuid, domain.domid, &vm.facts.disks),
+    let nodes = layout::changed_record_nodes(uuid, &before, &text, &pending);
+    let userdata = Userdata::of(&Arc::new(config), uuid, domain.domid, &vm.facts.disks);
+    if device.kind == DeviceKind::Pci {
+        let entry = Box::new(vm.config.options.pci[pci::index(device.devid)].clone());
+        return DeviceWork::Pci(PciWork::Remove { domain, uuid, entry, nodes, userdata });
     }
+    let removals = layout::removed_device_paths(domain.domid, device);
+    DeviceWork::Remove { domain, uuid, removals, nodes, userdata }
 }
 
 impl DeviceWork {
@@ -517,6 +544,7 @@ impl DeviceWork {
             Self::Remove { domain, .. } => info("remove-device", Destroy, Some(*domain)),
             Self::EjectCd { domain, .. } => info("eject-cd", Attach, Some(*domain)),
             Self::InsertCd { domain, .. } => info("insert-cd", Attach, Some(*domain)),
+            Self::Pci(work) => work.info(),
         }
     }
 
@@ -528,6 +556,7 @@ impl DeviceWork {
             Self::EjectCd { .. } | Self::InsertCd { .. } | Self::DetachDisk { .. } => {
                 self.perform_short(by).map(|()| Output::Done)
             }
+            Self::Pci(work) => work.perform(by).map(|()| Output::Done),
             Self::RunScript { domain, uuid, device, scripts, way } => {
                 by.run_scripts(domain.domid, uuid, device, &scripts, way)
             }
@@ -547,7 +576,8 @@ impl DeviceWork {
             Self::EjectCd { .. }
             | Self::InsertCd { .. }
             | Self::DetachDisk { .. }
-            | Self::RunScript { .. } => unreachable!("performed elsewhere"),
+            | Self::RunScript { .. }
+            | Self::Pci(_) => unreachable!("performed elsewhere"),
             Self::AttachDisk { tag, early: Some(attachment), .. } => {
                 return Ok(Output::Attached(OwnLoop { attachment, tag }));
             }

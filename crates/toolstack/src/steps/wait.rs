@@ -4,7 +4,7 @@ use xen::{DomId, XenbusState};
 
 use super::{IfCancelled, IfFailed, StepInfo};
 use crate::device_model;
-use crate::layout::DeviceRef;
+use crate::layout::{DeviceKind, DeviceRef};
 
 /// What is waited for.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
@@ -159,6 +159,15 @@ impl Wait {
                 )),
                 _ => Verdict::Ended,
             },
+            // The backend of PCI devices stays, for the others; and it goes with the last.
+            Self::Connected(_) | Self::Consent(_) | Self::Closed(_)
+                if device.kind == DeviceKind::Pci =>
+            {
+                match state {
+                    XenbusState::Unknown | XenbusState::Connected => Verdict::Ended,
+                    _ => Verdict::Pending,
+                }
+            }
             Self::Connected(_) => match state {
                 XenbusState::Initialising | XenbusState::InitWait | XenbusState::Initialised => {
                     Verdict::Pending
@@ -195,6 +204,10 @@ impl Wait {
                  --force detaches it anyway",
                 device.spoken()
             )),
+            Self::Connected(device) if device.kind == DeviceKind::Pci => Late::Fail(format!(
+                "the guest did not connect its PCI devices within {seconds} s; \
+                 does its kernel have xen-pcifront?"
+            )),
             // There may be no driver for it; then closing is safe.
             Self::Connected(_) => Late::GoOn,
             // The domain is destroyed next, and removing its nodes removes the backend's device.
@@ -219,7 +232,6 @@ fn spoken_words(words: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::layout::DeviceKind;
 
     #[test]
     fn a_guests_words_are_one_short_line_without_control_characters() {

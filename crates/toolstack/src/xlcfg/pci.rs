@@ -124,6 +124,20 @@ fn device(text: &str, usual: &PciDevice) -> Parsed<PciDevice> {
     Ok(device)
 }
 
+/// One device, with nothing said for all of them.
+pub(super) fn parse(text: &str) -> Parsed<PciDevice> {
+    let usual = PciDevice {
+        name: PciName::Named(String::new()),
+        slot: None,
+        permissive: false,
+        msitranslate: false,
+        seize: false,
+        power_mgmt: false,
+        rdm_policy: RdmPolicy::Strict,
+    };
+    device(text, &usual)
+}
+
 fn rdm(text: &str) -> Parsed<Rdm> {
     let mut rdm = Rdm { of_host: false, policy: RdmPolicy::default() };
     for parameter in text.split(',').map(str::trim) {

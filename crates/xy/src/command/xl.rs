@@ -28,7 +28,6 @@ const fn absent(name: &'static str, why: &'static str) -> Verb {
     Verb { name, letters: "", absent: Some(why) }
 }
 
-const PCI: &str = "Xylem does not pass PCI devices to domains yet";
 const USB: &str = "Xylem has no PV USB; HVM domains have usbdevice=";
 const VTPM: &str = "Xylem has no vTPM devices";
 const VDISPL: &str = "Xylem has no PV displays";
@@ -44,8 +43,8 @@ pub(super) const VERBS: &[Verb] = &[
     there("destroy", "f"),
     there("shutdown", "aFw"),
     there("reboot", "aFw"),
-    absent("pci-attach", PCI),
-    absent("pci-detach", PCI),
+    there("pci-attach", ""),
+    there("pci-detach", "f"),
     there("pci-list", ""),
     there("pci-assignable-add", "n"),
     there("pci-assignable-remove", "r"),

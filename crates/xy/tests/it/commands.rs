@@ -633,6 +633,8 @@ fn help_is_there_without_a_daemon() {
          pci-assignable-add  Make a device assignable for PCI passthrough
          pci-assignable-remove Remove a device from being assignable
          pci-assignable-list List all the assignable PCI devices
+         pci-attach          Insert a new pass-through pci device
+         pci-detach          Remove a domain's pass-through pci device
          pci-list            List the PCI devices that a domain has
          sharing             List how much memory domains share with others
          claims              List outstanding claim information about all domains

@@ -106,7 +106,11 @@ fn foreign_devices<T: Transport>(
         let keys: &[&'static str] = match device.kind {
             DeviceKind::Vbd => &VBD_KEYS,
             DeviceKind::Vif => &VIF_KEYS,
-            DeviceKind::Console | DeviceKind::Vfb | DeviceKind::Vkbd | DeviceKind::NinePfs => &[],
+            DeviceKind::Console
+            | DeviceKind::Vfb
+            | DeviceKind::Vkbd
+            | DeviceKind::NinePfs
+            | DeviceKind::Pci => &[],
         };
         let backend = look.read(&format!("{}/backend", device.libxl(domid)));
         let mut values = Vec::with_capacity(keys.len());

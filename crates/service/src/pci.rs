@@ -1,0 +1,83 @@
+//! Requests about PCI devices of the host.
+
+use api::{PciRequest, Target};
+use toolstack::config::{PciDevice, PciName};
+use toolstack::pci::{PciAsk, PciRow, Wanted};
+use toolstack::xen_host::{HostAsk, HostTold};
+use toolstack::{Device, Reply, Request, xlcfg};
+
+use crate::devices::unplug;
+use crate::{Failed, Progress, Service, unexpected};
+
+impl Service<'_> {
+    pub(crate) fn pci(&self, request: PciRequest) -> Result<api::Reply, Failed> {
+        let ask = match request {
+            PciRequest::Assignable => PciAsk::Assignable,
+            PciRequest::AssignableAdd { device, name } => {
+                name.as_deref().map_or(Ok(()), toolstack::pci::check_name).map_err(Failed::Told)?;
+                let device = xlcfg::pci_function(&device).map_err(Failed::Told)?;
+                PciAsk::MakeAssignable { device, name }
+            }
+            PciRequest::AssignableRemove { device, rebind } => {
+                let address = xlcfg::pci_function(&device).ok();
+                PciAsk::Return { device: Wanted { text: device, address }, rebind }
+            }
+            PciRequest::List { target } => {
+                let rows = self.rows(&[target])?;
+                let row = rows.first().ok_or_else(|| Failed::Told("no such domain".to_owned()))?;
+                PciAsk::OfDomain { domid: row.info.domid }
+            }
+            PciRequest::Attach { target, device } => return self.pci_attach(&target, &device),
+            PciRequest::Detach { target, device, force } => {
+                return self.pci_detach(&target, &device, force);
+            }
+        };
+        let told = self.ask_of_pci(ask)?;
+        self.told_of_host(told, &[])
+    }
+
+    fn ask_of_pci(&self, ask: PciAsk) -> Result<HostTold, Failed> {
+        match self.ask(Request::Host(Box::new(HostAsk::Pci(ask))))? {
+            Reply::Host(told) => Ok(*told),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    fn pci_attach(&self, target: &Target, spec: &str) -> Result<api::Reply, Failed> {
+        let (_, uuid) = self.config_and_uuid(target)?;
+        let entry = entry(spec)?;
+        // It gets its place when it is its turn.
+        self.plug(&uuid.to_string(), Device::Pci(0, entry), Progress::Unwanted)
+    }
+
+    fn pci_detach(&self, target: &Target, spec: &str, force: bool) -> Result<api::Reply, Failed> {
+        let row = self.rows(std::slice::from_ref(target))?.pop();
+        let row = row.ok_or_else(|| Failed::Told(format!("{}: no such domain", target.0)))?;
+        let mut entry = entry(spec)?.name;
+        if let PciName::Address(place) = entry
+            && place.function.is_some()
+        {
+            // It may have been given by its name.
+            let has = match self.ask_of_pci(PciAsk::OfDomain { domid: row.info.domid })? {
+                HostTold::Pci(rows) => rows,
+                other => return Err(Failed::Told(format!("unexpected: {other:?}"))),
+            };
+            let meant = has.into_iter().find(|it| it.address == place.first_function());
+            if let Some(name) = meant.and_then(|it| it.name) {
+                entry = PciName::Named(name);
+            }
+        }
+        let target = row.info.handle.to_string();
+        self.done(Request::UnplugPci { target, entry, how: unplug(force) })
+    }
+}
+
+/// A device as in `pci=`.
+fn entry(spec: &str) -> Result<PciDevice, Failed> {
+    xlcfg::parse_pci(spec).map_err(|problem| Failed::Told(format!("pci: {problem}")))
+}
+
+pub(crate) fn row(row: PciRow) -> api::PciRow {
+    let PciRow { address, name, guest_slot } = row;
+    api::PciRow { device: address.to_string(), name, vdevfn: guest_slot }
+}
