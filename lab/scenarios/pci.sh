@@ -1,3 +1,4 @@
+# lab-addition: hvm
 # PCI devices of the host are made assignable and given back, as xl does it, with xl's devices and ours known to both.
 # Needs `--iommu --vmlinux`.
 . /lab/lib.sh
@@ -165,6 +166,54 @@ xenstore-rm /local/domain/0/backend/pci 2>/dev/null
 for it in one two; do
     check "the backends are the same: $it" diff /results/backend.$it.xl /results/backend.$it.xy
 done
+check "remove the other" xy pci-assignable-remove $bare
+
+echo "== an HVM guest has devices"
+modprobe tun
+# A boot sector that looks for the edu device on its PCI bus, whose interface is in QEMU's docs/specs/edu.rst. In protected mode,
+# it reads the device's identification, has it invert a number, and has it copy four bytes of the guest's memory by way of its own
+# memory. On the serial port it says O, or what was wrong: N, there is none; I, L, D.
+boot_code='\372\061\300\216\330\216\320\274\000\174\146\017\001\026\130\175\017\040\300\014\001\017\042\300\352\035\174\010'\
+'\000\146\270\020\000\216\330\216\300\216\320\273\000\000\000\200\211\330\350\276\000\000\000\075\064\022\350\021'\
+'\164\025\201\303\000\010\000\000\201\373\000\000\001\200\162\344\260\116\351\210\000\000\000\215\103\004\350\232'\
+'\000\000\000\014\006\357\215\103\020\350\217\000\000\000\203\340\360\211\307\213\007\261\111\075\355\000\000\001'\
+'\165\143\307\107\004\170\126\064\022\213\107\004\261\114\075\207\251\313\355\165\120\307\005\000\220\000\000\276'\
+'\272\376\312\307\207\200\000\000\000\000\220\000\000\307\207\210\000\000\000\000\000\004\000\260\001\350\121\000'\
+'\000\000\307\207\200\000\000\000\000\000\004\000\307\207\210\000\000\000\000\240\000\000\260\003\350\066\000\000'\
+'\000\261\104\201\075\000\240\000\000\276\272\376\312\165\002\261\117\210\310\242\071\175\000\000\276\057\175\000'\
+'\000\272\370\003\000\000\254\204\300\164\003\356\353\370\364\353\375\272\370\014\000\000\357\262\374\355\303\017'\
+'\266\300\307\207\220\000\000\000\004\000\000\000\307\207\204\000\000\000\000\000\000\000\307\207\214\000\000\000'\
+'\000\000\000\000\211\207\230\000\000\000\367\207\230\000\000\000\001\000\000\000\165\364\303\130\131\114\105\115'\
+'\055\105\104\125\075\077\015\012\000\215\166\000\000\000\000\000\000\000\000\000\377\377\000\000\000\232\317\000'\
+'\377\377\000\000\000\222\317\000\027\000\100\175\000\000'
+# The machine's CPU is AMD's, its IOMMU Intel's: they cannot use the same tables.
+hvm_cfg hvm "passthrough = 'sync_pt'" "pci = ['00:10.0', '00:11.0@9,permissive=1']"
+hvm_runs() {
+    check "$1: create" "$1" create -q /tmp/hvm.cfg || cat /var/log/xen/qemu-dm-hvm.log
+    check "$1: the guest works with its device" wait_for 'grep -q XYLEM-EDU= /tmp/hvm.serial' 180
+    check "$1: in all ways" grep -q 'XYLEM-EDU=O' /tmp/hvm.serial || cat /tmp/hvm.serial
+    domid=$(xl domid hvm)
+    backend "$domid" >"/results/backend.hvm.$1"
+    check "$1: both list them" both pci-list hvm
+    check "$1: destroy" "$1" destroy hvm
+    rm -f /tmp/hvm.serial
+}
+check "add the other" xy pci-assignable-add $bare
+check "create" xy create -q /tmp/hvm.cfg || cat /var/log/xen/qemu-dm-hvm.log
+model=$(pidof xen-qemu-system-i386)
+tr '\0' ' ' <"/proc/$model/cmdline"; echo
+check "its device model has a user of its own" grep -q '^Uid:.19000000' "/proc/$model/status"
+check "and no capabilities" grep -q '^CapEff:.0000000000000000' "/proc/$model/status"
+check "and sees no files" [ -z "$(ls "/proc/$model/root/")" ]
+check "it gets no other one now" refused_with 'from their start' xy pci-attach hvm $card
+check "destroy" xy destroy hvm
+rm -f /tmp/hvm.serial
+hvm_runs xy
+check "both: they are assignable again" both pci-assignable-list -n
+hvm_runs xl
+wait_for '! xl domid hvm' 30
+xenstore-rm /local/domain/0/backend/pci 2>/dev/null
+check "the backends are the same" diff /results/backend.hvm.xl /results/backend.hvm.xy
 check "remove the other" xy pci-assignable-remove $bare
 
 echo "== a device is seized from its driver"

@@ -41,6 +41,9 @@ pub enum Kind {
     /// QEMU for an HVM domain: opens the host's network interfaces and listens for VNC, and takes another user and root
     /// folder itself.
     DeviceModel,
+    /// The same for a domain that has devices of the host: opens their configuration and maps their memory before it takes
+    /// its user.
+    PassthroughModel,
     /// QEMU that serves devices to a PV or PVH domain: listens for VNC, and takes another user and root folder itself, if
     /// it is told to. It opens Xen's devices there whenever its guest connects, so the root folder has them.
     DeviceServer,
@@ -49,11 +52,13 @@ pub enum Kind {
 }
 
 impl Kind {
-    const ALL: [Self; 3] = [Self::DeviceModel, Self::DeviceServer, Self::ImageServer];
+    const ALL: [Self; 4] =
+        [Self::DeviceModel, Self::PassthroughModel, Self::DeviceServer, Self::ImageServer];
 
     fn word(self) -> &'static str {
         match self {
             Self::DeviceModel => "device-model",
+            Self::PassthroughModel => "passthrough-model",
             Self::DeviceServer => "device-server",
             Self::ImageServer => "image-server",
         }

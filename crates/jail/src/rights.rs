@@ -28,7 +28,7 @@ const DESCRIPTORS_MAX: u64 = 4096;
 pub(crate) fn leave_namespaces(kind: Kind) -> io::Result<()> {
     let network = match kind {
         // Its interfaces and its screen are the host's.
-        Kind::DeviceModel | Kind::DeviceServer => Namespaces::default(),
+        Kind::DeviceModel | Kind::PassthroughModel | Kind::DeviceServer => Namespaces::default(),
         Kind::ImageServer => Namespaces { network: true, ..Namespaces::default() },
     };
     // One after the other: a kernel may be built without one of them.
@@ -104,6 +104,10 @@ fn needed(kind: Kind) -> CapabilitySet {
     // Files of other users.
     let files = CapabilitySet::DAC_OVERRIDE | CapabilitySet::FOWNER;
     match kind {
+        // `/dev/mem`, for a device's table of interrupts; and all of its configuration.
+        Kind::PassthroughModel => {
+            needed(Kind::DeviceModel) | CapabilitySet::SYS_RAWIO | CapabilitySet::SYS_ADMIN
+        }
         Kind::DeviceModel => {
             files
                 // It takes another user and an empty root folder itself.

@@ -59,6 +59,8 @@ pub(crate) struct Model {
     terminals: Vec<usize>,
     /// Its CD drives.
     drives: BTreeSet<String>,
+    /// Devices of the host, and where on its bus they are.
+    host_devices: BTreeMap<String, (u32, u32)>,
     pub(crate) is_stopped: bool,
     pub(crate) logs_writes: bool,
     /// It expects another one's state, which it has not got yet.
@@ -107,6 +109,19 @@ impl Model {
         let all: Vec<String> =
             self.terminals.iter().map(port).chain(std::iter::once(socket)).collect();
         all.join(", ")
+    }
+
+    /// As QEMU lists them, after those that it emulates.
+    pub(crate) fn buses(&self) -> String {
+        let one = |(name, (slot, function)): (&str, (u32, u32))| {
+            format!(
+                "{{\"bus\": 0, \"slot\": {slot}, \"function\": {function}, \"qdev_id\": \"{name}\"}}"
+            )
+        };
+        let emulated = [("", (0, 0)), ("", (1, 1))].map(one);
+        let of_host = self.host_devices.iter().map(|(name, place)| one((name, *place)));
+        let all: Vec<String> = emulated.into_iter().chain(of_host).collect();
+        format!("{{\"bus\": 0, \"devices\": [{}]}}", all.join(", "))
     }
 
     /// What it says when it has.
@@ -291,6 +306,23 @@ fn cd_drives(launch: &Launch) -> BTreeSet<String> {
     drives.filter_map(|it| Some(it.split(',').next()?.to_owned())).collect()
 }
 
+/// At the place that they are given, otherwise at the next that is free.
+fn host_devices(launch: &Launch) -> BTreeMap<String, (u32, u32)> {
+    const FREE_FIRST: u32 = 4;
+    let mut free = FREE_FIRST..;
+    let mut devices = BTreeMap::new();
+    for option in launch.arguments.iter().filter_map(|it| it.strip_prefix("xen-pci-passthrough,")) {
+        let value =
+            |key: &str| option.split(',').find_map(|it| it.strip_prefix(key)?.strip_prefix('='));
+        let number = |text: &str| u32::from_str_radix(text, 16).expect("a number");
+        let place = value("addr").and_then(|it| it.split_once('.'));
+        let place = place.map(|(slot, function)| (number(slot), number(function)));
+        let place = place.unwrap_or_else(|| (free.next().expect("many"), 0));
+        devices.insert(value("id").expect("it has one").to_owned(), place);
+    }
+    devices
+}
+
 /// As in `-smp 1,maxcpus=2`.
 fn cpus(launch: &Launch) -> Option<(u32, u32)> {
     let value = &launch.arguments.windows(2).find(|pair| pair[0] == "-smp")?[1];
@@ -327,6 +359,7 @@ pub(crate) fn start(os: &mut OsState, launch: &Launch) -> Result<Process, HostEr
         disks,
         terminals: terminals(launch),
         drives: cd_drives(launch),
+        host_devices: host_devices(launch),
         is_stopped: false,
         logs_writes: false,
         is_incoming,

@@ -158,6 +158,7 @@ impl SimMonitor {
                 let text = format!("{{\"return\": \"you said: {command}\\r\\n\"}}");
                 self.say(&text);
             }
+            "query-pci" => self.say(&format!("{{\"return\": [{}]}}", model.buses())),
             "query-chardev" => self.say(&format!("{{\"return\": [{}]}}", model.terminals())),
             "eject" | "blockdev-change-medium" => {
                 let drive = after("\"id\":\"").and_then(|rest| rest.split('"').next());

@@ -8,13 +8,14 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use storage::Attachment;
-use xen::{DomId, Uuid};
+use xen::{DomId, PciAddress, Uuid};
 
 use crate::config::{
     Access, Connection, DiskConfig, DiskPlace, HvmSettings, ModelUser, SoundCard, Spice,
     UsbVersion, Vga, VifConfig, VmConfig, Vnc,
 };
 use crate::layout;
+use crate::pci::Assigned;
 
 /// A process of the host; a pid alone may be reused.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
@@ -46,6 +47,8 @@ pub struct Launch {
     pub state: Option<ModelState>,
     /// Whether it only serves devices: it then opens Xen's devices whenever a guest connects one.
     pub is_server: bool,
+    /// Whether it gives its guest devices of the host, which it opens before it gives up its rights.
+    pub passes_devices: bool,
 }
 
 /// The state of a device model, for another one.
@@ -191,6 +194,7 @@ pub fn launch(
     uuid: Uuid,
     domid: DomId,
     disks: &BTreeMap<u32, Attachment>,
+    devices: &[Assigned],
     state: Option<ModelState>,
 ) -> Launch {
     let Some(hvm) = config.hvm.as_deref() else { return launch_served(config, uuid, domid) };
@@ -245,7 +249,11 @@ pub fn launch(
     if hvm.vendor_device {
         words.pair("-device", format!("xen-pvdevice,device-id={XENSERVER_DEVICE:#x}"));
     }
-    restrict(&mut words, hvm, domid);
+    for device in devices {
+        let of_slot = devices.iter().filter(|it| it.guest_slot >> 3 == device.guest_slot >> 3);
+        host_device(&mut words, device, device.guest_slot != 0 && of_slot.count() > 1);
+    }
+    restrict(&mut words, hvm, domid, !devices.is_empty());
     if state.is_some() {
         // It is handed over by the monitor.
         words.pair("-incoming", "defer");
@@ -258,6 +266,7 @@ pub fn launch(
         log: log_file(config),
         state,
         is_server: false,
+        passes_devices: !devices.is_empty(),
     }
 }
 
@@ -307,6 +316,7 @@ fn launch_served(config: &VmConfig, uuid: Uuid, domid: DomId) -> Launch {
         log: log_file(config),
         state: None,
         is_server: true,
+        passes_devices: false,
     }
 }
 
@@ -502,8 +512,38 @@ fn card(
     words.pair("-netdev", format!("tap,id=net{devid},ifname={link},script=no,downscript=no"));
 }
 
-fn restrict(words: &mut Words, hvm: &HvmSettings, domid: DomId) {
-    if hvm.model_user == ModelUser::Restricted {
+/// QEMU's name of a device of the host, as libxl's.
+#[must_use]
+pub fn host_device_name(device: PciAddress) -> String {
+    let PciAddress(number) = device;
+    let segment = match number >> 16 {
+        0 => String::new(),
+        segment => format!("{segment:04x}_"),
+    };
+    let (bus, slot, function) = (number >> 8 & 0xff, number >> 3 & 0x1f, number & 7);
+    format!("pci-pt-{segment}{bus:02x}_{slot:02x}.{function:x}")
+}
+
+fn host_device(words: &mut Words, device: &Assigned, shares_slot: bool) {
+    let Assigned { address, guest_slot, is_permissive, .. } = device;
+    let mut option =
+        format!("xen-pci-passthrough,id={},hostaddr={address}", host_device_name(*address));
+    if *guest_slot != 0 {
+        let _ = write!(option, ",addr={:x}.{:x}", guest_slot >> 3, guest_slot & 7);
+    }
+    // The first function says that there are others.
+    if shares_slot && guest_slot & 7 == 0 {
+        option.push_str(",multifunction=on");
+    }
+    if *is_permissive {
+        option.push_str(",permissive=on");
+    }
+    words.pair("-device", option);
+}
+
+fn restrict(words: &mut Words, hvm: &HvmSettings, domid: DomId, passes_devices: bool) {
+    // Whoever gives a guest devices of the host asks more of Xen than what concerns this domain.
+    if hvm.model_user == ModelUser::Restricted && !passes_devices {
         words.put(["-xen-domid-restrict"]);
     }
     take_rights(words, &hvm.model_user, domid);
@@ -549,7 +589,7 @@ mod tests {
             .filter(|it| !it.is_empty())
             .map(|it| (it.vdev.number, attached("/dev/a,b")))
             .collect();
-        let launch = launch(&config, Uuid([7; 16]), DomId(3), &disks, None);
+        let launch = launch(&config, Uuid([7; 16]), DomId(3), &disks, &[], None);
         expect_test::expect![[r#"
             -xen-domid 3
             -chardev null,id=xylem-07070707-0707-0707-0707-070707070707
@@ -583,12 +623,43 @@ mod tests {
     }
 
     #[test]
+    fn devices_of_the_host_are_named_as_libxl_names_them() {
+        let config = config("vnc = 0\nvga = 'none'\npci = ['00:10.0']\n");
+        let device = |number, guest_slot, is_permissive| Assigned {
+            address: PciAddress(number),
+            name: None,
+            guest_slot,
+            is_permissive,
+            rdm_policy: crate::config::RdmPolicy::Relaxed,
+            options: String::new(),
+        };
+        let devices = [
+            device(0x80, 0, true),
+            device(0x0300, 6 << 3, false),
+            device(0x0301, 6 << 3 | 1, false),
+            device(0x1_00ff, 0x48, false),
+        ];
+        let none = BTreeMap::new();
+        let launch = launch(&config, Uuid([7; 16]), DomId(3), &none, &devices, None);
+        let from = launch.arguments.iter().position(|word| word == "-boot").unwrap();
+        expect_test::expect![[r#"
+            -boot order=cda
+            -device xen-pci-passthrough,id=pci-pt-00_10.0,hostaddr=0000:00:10.0,permissive=on
+            -device xen-pci-passthrough,id=pci-pt-03_00.0,hostaddr=0000:03:00.0,addr=6.0,multifunction=on
+            -device xen-pci-passthrough,id=pci-pt-03_00.1,hostaddr=0000:03:00.1,addr=6.1
+            -device xen-pci-passthrough,id=pci-pt-0001_00_1f.7,hostaddr=0001:00:1f.7,addr=9.0
+            -chroot /run/xylem/empty
+            -runas 1900000003:1900000003"#]].assert_eq(&in_lines(&launch.arguments[from..]));
+        assert!(launch.passes_devices);
+    }
+
+    #[test]
     fn a_screen_by_spice_is_beside_that_by_vnc() {
         let more = "spice = 1\nspicehost = '127.0.0.1'\nspiceport = 6000\nspicevdagent = 1\nvga = 'qxl'\n\
                     spiceusbredirection = 2\nspice_image_compression = 'lz'\nspicepasswd = 'secret'\n";
         let of = |lines: &str| {
             let config = config(&format!("{more}{lines}"));
-            launch(&config, Uuid([7; 16]), DomId(3), &BTreeMap::new(), None)
+            launch(&config, Uuid([7; 16]), DomId(3), &BTreeMap::new(), &[], None)
         };
         let shown = |launch: &Launch| {
             let from = launch.arguments.iter().position(|word| word == "-m").unwrap();
@@ -634,7 +705,7 @@ mod tests {
              vfb = ['vncpasswd=secret,keymap=de']\ndevice_model_args_pv = ['-d', 'int']\n",
         );
         let none = BTreeMap::new();
-        let launch = |config| launch(config, Uuid([7; 16]), DomId(3), &none, None);
+        let launch = |config| launch(config, Uuid([7; 16]), DomId(3), &none, &[], None);
         expect_test::expect![[r#"
             -xen-domid 3
             -chardev null,id=xylem-07070707-0707-0707-0707-070707070707
@@ -674,7 +745,7 @@ mod tests {
         );
         let disks: BTreeMap<u32, Attachment> =
             config.disks.iter().map(|it| (it.vdev.number, attached("/dev/a"))).collect();
-        let launch = launch(&config, Uuid([7; 16]), DomId(3), &disks, None);
+        let launch = launch(&config, Uuid([7; 16]), DomId(3), &disks, &[], None);
         let from = launch.arguments.iter().position(|word| word == "-machine").unwrap();
         expect_test::expect![[r#"
             -machine xenfv,acpi=off,suppress-vmdesc=on

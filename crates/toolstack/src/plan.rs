@@ -209,7 +209,8 @@ fn plan_new(config: &VmConfig, start: Start, origin: Origin) -> Plan {
     };
     let filled = plan.add(origin.fill(), &[domain]);
     let mut parts = vec![filled];
-    parts.extend(add_pci(&mut plan, config, filled));
+    let assigned = add_pci(&mut plan, config, filled);
+    parts.extend(assigned);
     if bootloader.is_none() {
         disks = add_disks(&mut plan, config, DeviceStep::AttachDisk, made);
     }
@@ -222,7 +223,7 @@ fn plan_new(config: &VmConfig, start: Start, origin: Origin) -> Plan {
     parts.extend((origin == Origin::Checkpoint).then_some(made));
     parts.extend(disks.iter().map(|(_, step)| *step));
     let model = match origin {
-        Origin::Images => add_model(&mut plan, config, domain, &disks),
+        Origin::Images => add_model(&mut plan, config, assigned.unwrap_or(domain), &disks),
         // It goes on in the memory that was loaded, from a state that comes with it.
         Origin::File | Origin::HostSave | Origin::Checkpoint => {
             add_model(&mut plan, config, filled, &disks)
@@ -372,6 +373,9 @@ fn add_finish(
     done.extend(ready);
     if config.hvm.as_ref().is_some_and(|hvm| hvm.has_terminals()) {
         done.push(plan.add(CreateStep::NoteTerminals, &done));
+    }
+    if config.hvm.is_some() && !config.options.pci.is_empty() {
+        done.push(plan.add(CreateStep::NotePciPlaces, &done));
     }
     for device in layout::devices(config) {
         let seen = match early.get(&device) {
@@ -540,7 +544,8 @@ pub fn plan_reboot(config: &VmConfig, start: Start, reached: Reached<'_>) -> Pla
     let domain = plan.add(CreateStep::CreateDomain, &ready);
     let built = plan.add(CreateStep::Build, &[domain]);
     let mut parts = vec![built];
-    parts.extend(add_pci(&mut plan, config, built));
+    let assigned = add_pci(&mut plan, config, built);
+    parts.extend(assigned);
     parts.extend(disks.iter().map(|(_, step)| *step));
     let mut early = EarlyDevices::new();
     if has_emulated_script(config) {
@@ -548,7 +553,7 @@ pub fn plan_reboot(config: &VmConfig, start: Start, reached: Reached<'_>) -> Pla
         parts.push(nodes);
         early = add_emulated_scripts(&mut plan, config, nodes, &[], &mut disks);
     }
-    let model = add_model(&mut plan, config, domain, &disks);
+    let model = add_model(&mut plan, config, assigned.unwrap_or(domain), &disks);
     let nodes = plan.add(CreateStep::WriteNodes(start), &parts);
     let model = model.or_else(|| add_server(&mut plan, config, nodes));
     add_finish(&mut plan, config, start, &[nodes], model, &early);

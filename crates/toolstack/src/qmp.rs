@@ -93,6 +93,8 @@ pub(crate) enum Command {
     Cpus,
     /// Answers with all character devices.
     Terminals,
+    /// Answers with all devices on PCI buses.
+    Buses,
     /// Takes the CD from a drive, by force even if the guest has locked it.
     Eject {
         drive: u32,
@@ -144,6 +146,7 @@ impl Command {
             Self::WakeUp => "system_wakeup",
             Self::Cpus => "query-hotpluggable-cpus",
             Self::Terminals => "query-chardev",
+            Self::Buses => "query-pci",
             Self::Eject { .. } => "eject",
             Self::Insert { .. } => "blockdev-change-medium",
         }
@@ -158,7 +161,8 @@ impl Command {
             | Self::Status
             | Self::WakeUp
             | Self::Cpus
-            | Self::Terminals => Value::Null,
+            | Self::Terminals
+            | Self::Buses => Value::Null,
             Self::CloseFile(set) => json!({ "fdset-id": set }),
             // Not "live", for which QEMU gives its disks up at once and refuses if something else has one open.
             Self::SaveState(set) => {
@@ -240,6 +244,16 @@ pub(crate) fn terminals(answer: &Value) -> Vec<(u32, String)> {
         Some((port.parse().ok()?, path.to_owned())).filter(|_| is_terminal)
     };
     answer.as_array().into_iter().flatten().filter_map(one).collect()
+}
+
+/// The slot and function of the device of this name, by the answer to [`Command::Buses`].
+pub(crate) fn pci_place(answer: &Value, name: &str) -> Option<u8> {
+    let buses = answer.as_array()?.iter();
+    let mut devices = buses.filter_map(|bus| bus["devices"].as_array()).flatten();
+    let device = devices.find(|device| device["qdev_id"].as_str() == Some(name))?;
+    let number = |key: &str, most: u64| device[key].as_u64().filter(|number| *number <= most);
+    let (slot, function) = (number("slot", 31)?, number("function", 7)?);
+    u8::try_from(slot << 3 | function).ok()
 }
 
 /// What a device model says.

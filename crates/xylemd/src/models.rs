@@ -62,9 +62,10 @@ pub(crate) fn start(
     let mut command = match jail {
         Some(jail) => {
             let (_, domid) = parse_command_line(&launch.arguments).unwrap_or_default();
-            let kind = match launch.is_server {
-                true => jail::Kind::DeviceServer,
-                false => jail::Kind::DeviceModel,
+            let kind = match (launch.is_server, launch.passes_devices) {
+                (true, _) => jail::Kind::DeviceServer,
+                (false, true) => jail::Kind::PassthroughModel,
+                (false, false) => jail::Kind::DeviceModel,
             };
             jail.command(kind, &format!("model-{domid}"), program)
         }
@@ -345,6 +346,7 @@ mod tests {
             input: Some("secret".to_owned()),
             state: None,
             is_server: false,
+            passes_devices: false,
             log: log.to_owned(),
         }
     }

@@ -246,3 +246,21 @@ fn a_next_configuration_without_devices_gives_them_back_at_the_reboot() {
     lab.destroy("one");
     lab.assert_nothing_left();
 }
+
+#[test]
+fn an_hvm_guest_has_devices_by_its_device_model() {
+    let mut lab = lab();
+    sim::add_hvm_files(lab.host.os(), "sim.kind=linux");
+    lab.before = lab.host.snapshot().unwrap();
+    let text = "name = 'one'\ntype = 'hvm'\nmemory = 64\ndisk = ['/disk.raw,raw,hda,w']\n\
+                pci = ['name=card,permissive=1', '00:10.1@9']\n";
+    let domid = lab.create(text).unwrap();
+    lab.settle();
+    assert_eq!([CARD, SECOND].map(|device| owner(&lab, device)), [domid; 2]);
+    let place =
+        |index| read(&lab, &format!("/local/domain/0/backend/pci/{domid}/0/vdevfn-{index}"));
+    assert_eq!([place(0), place(1)], [Some("20".to_owned()), Some("48".to_owned())]);
+    lab.destroy("one");
+    assert_eq!([CARD, SECOND].map(|device| owner(&lab, device)), [DomId::IO; 2]);
+    lab.assert_nothing_left();
+}

@@ -226,7 +226,9 @@ impl Vm {
         let options = &self.config.options;
         let problem = match self.config.kind {
             DomainKind::Pvh => "PVH domains get no devices of the host: Xen gives them none yet",
-            DomainKind::Hvm => "HVM domains get no devices of the host yet",
+            DomainKind::Hvm => {
+                "HVM domains have their devices of the host from their start to their end"
+            }
             DomainKind::Pv if !options.pci.is_empty() => return None,
             DomainKind::Pv => match options.machine.passthrough {
                 Passthrough::Default | Passthrough::Disabled => {

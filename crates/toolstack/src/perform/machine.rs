@@ -37,9 +37,6 @@ pub(super) fn check(config: &VmConfig, physical: &PhysInfo) -> Result<(), Failur
         if !physical.has_iommu() {
             return refused(NO_IOMMU);
         }
-        if config.kind == DomainKind::Hvm {
-            return refused("HVM domains are not given devices of the host yet");
-        }
     }
     match options.passthrough {
         Passthrough::Default | Passthrough::Disabled => Ok(()),
@@ -67,10 +64,12 @@ pub(super) fn iommu(config: &VmConfig, physical: &PhysInfo) -> Option<IommuTable
         && !config.options.shadow_paging
         && physical.shares_iommu_tables();
     match config.options.machine.passthrough {
-        Passthrough::Default if !config.options.pci.is_empty() => Some(IommuTables::Own),
-        Passthrough::Default | Passthrough::Disabled => None,
-        Passthrough::Enabled if can_share => Some(IommuTables::Shared),
-        Passthrough::Enabled | Passthrough::Synchronised => Some(IommuTables::Own),
+        Passthrough::Default if config.options.pci.is_empty() => None,
+        Passthrough::Disabled => None,
+        Passthrough::Default | Passthrough::Enabled if can_share => Some(IommuTables::Shared),
+        Passthrough::Default | Passthrough::Enabled | Passthrough::Synchronised => {
+            Some(IommuTables::Own)
+        }
         Passthrough::Shared => Some(IommuTables::Shared),
     }
 }

@@ -9,7 +9,7 @@ use super::{Performer, failure, store};
 use crate::channel::Received;
 use crate::device_model::{self, ModelState, Process};
 use crate::host::Host;
-use crate::layout::Nodes;
+use crate::layout::{self, Nodes};
 use crate::plan::Unplug;
 use crate::qmp::{
     self, Command, GoesOn, LOCKED, Lines, LogWrites, MissingCpu, ModelSocket, Passed, Said, Spoken,
@@ -198,6 +198,28 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         let mut nodes = Nodes::default();
         for (port, path) in qmp::terminals(&answer) {
             nodes.put(format!("/local/domain/{domid}/serial/{port}/tty"), path);
+        }
+        store::add_device(&mut self.store, domid, uuid, &nodes)
+    }
+
+    /// Where on the guest's bus its devices of the host are, for those who list them.
+    pub(crate) fn note_pci_places(
+        &mut self,
+        domid: DomId,
+        uuid: Uuid,
+        model: Option<Process>,
+    ) -> Result<(), Failure> {
+        let answer = self.told_monitor(domid, model).and_then(|mut monitor| {
+            let answer = self.command(&mut monitor, Command::Buses, Passed::Nothing);
+            answer.map_err(|error| model_failure(domid, error))
+        })?;
+        let mut nodes = Nodes::default();
+        for (index, device) in self.devices_of(domid)?.iter().enumerate() {
+            let name = device_model::host_device_name(device.address);
+            if let Some(place) = qmp::pci_place(&answer, &name) {
+                let node = format!("{}/vdevfn-{index}", layout::pci_backend(domid));
+                nodes.put(node, format!("{place:x}"));
+            }
         }
         store::add_device(&mut self.store, domid, uuid, &nodes)
     }

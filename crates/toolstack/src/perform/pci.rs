@@ -466,7 +466,7 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         Ok(count.map(|count| number(count).min(DEVICES_MAX)))
     }
 
-    fn devices_of(&mut self, domid: DomId) -> Result<Vec<PciRow>, Failure> {
+    pub(super) fn devices_of(&mut self, domid: DomId) -> Result<Vec<PciRow>, Failure> {
         let backend = layout::pci_backend(domid);
         let Some(count) = self.device_count(domid)? else { return Ok(Vec::new()) };
         let mut look = Batch::new();

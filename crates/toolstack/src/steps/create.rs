@@ -57,6 +57,8 @@ pub enum CreateStep {
     Introduce,
     /// Write which pseudo-terminals the serial ports of an HVM domain are.
     NoteTerminals,
+    /// Write where on an HVM domain's bus its devices of the host are.
+    NotePciPlaces,
     Unpause,
 }
 
@@ -140,6 +142,11 @@ pub enum CreateWork {
         uuid: Uuid,
         model: Option<Process>,
     },
+    NotePciPlaces {
+        domain: DomainRef,
+        uuid: Uuid,
+        model: Option<Process>,
+    },
     Unpause {
         domain: DomainRef,
         check: IdentityCheck,
@@ -148,6 +155,10 @@ pub enum CreateWork {
 
 fn note_terminals(domain: DomainRef, uuid: Uuid, facts: &Facts) -> CreateWork {
     CreateWork::NoteTerminals { domain, uuid, model: facts.incarnation.model }
+}
+
+fn note_pci_places(domain: DomainRef, uuid: Uuid, facts: &Facts) -> CreateWork {
+    CreateWork::NotePciPlaces { domain, uuid, model: facts.incarnation.model }
 }
 
 /// The record of a VM of which nothing exists yet. From here on nodes may exist, even if the write is never
@@ -218,7 +229,8 @@ fn boot_device(config: &VmConfig, facts: &Facts) -> String {
 
 fn start_model(config: &VmConfig, uuid: Uuid, facts: &mut Facts, domain: DomainRef) -> CreateWork {
     let state = facts.model_state.take().map(|state| *state);
-    let launch = device_model::launch(config, uuid, domain.domid, &disks_of(facts), state);
+    let disks = disks_of(facts);
+    let launch = device_model::launch(config, uuid, domain.domid, &disks, &facts.pci, state);
     CreateWork::StartModel { domain, launch }
 }
 
@@ -289,6 +301,7 @@ impl CreateStep {
             Self::WriteNodes(_) => step("write nodes", Permit::SHORT.with_backend(), remove),
             Self::Introduce => step("introduce", Permit::SHORT, None),
             Self::NoteTerminals => step("note serial ports", Permit::SHORT, None),
+            Self::NotePciPlaces => step("note places of PCI devices", Permit::SHORT, None),
             Self::Unpause => step("unpause", Permit::SHORT, None),
         }
     }
@@ -360,6 +373,7 @@ impl CreateStep {
                 CreateWork::Introduce { domain: domain(), check, store_port, store_gfn }
             }
             Self::NoteTerminals => note_terminals(domain(), uuid, facts),
+            Self::NotePciPlaces => note_pci_places(domain(), uuid, facts),
             Self::Unpause => CreateWork::Unpause { domain: domain(), check },
         }
     }
@@ -415,6 +429,7 @@ impl CreateStep {
             | Self::WriteNodes(_)
             | Self::Introduce
             | Self::NoteTerminals
+            | Self::NotePciPlaces
             | Self::Unpause => {
                 output.expect_done();
             }
@@ -445,6 +460,9 @@ impl CreateWork {
             Self::WriteEarlyNodes { .. } => info("write-early-nodes", WorkClass::Change, None),
             Self::WriteNodes { .. } => info("write-nodes", WorkClass::Change, None),
             Self::Introduce { domain, .. } => info("introduce", WorkClass::Change, Some(*domain)),
+            Self::NotePciPlaces { domain, .. } => {
+                info("note-pci-places", WorkClass::Change, Some(*domain))
+            }
             Self::NoteTerminals { domain, .. } => {
                 info("note-serial-ports", WorkClass::Change, Some(*domain))
             }
@@ -507,6 +525,9 @@ impl CreateWork {
             Self::Introduce { domain, check, store_port, store_gfn } => {
                 by.check_identity(domain, check)?;
                 by.store.introduce(domain.domid, xen::Gfn(store_gfn), store_port)?;
+            }
+            Self::NotePciPlaces { domain, uuid, model } => {
+                by.note_pci_places(domain.domid, uuid, model)?;
             }
             Self::NoteTerminals { domain, uuid, model } => {
                 by.note_terminals(domain.domid, uuid, model)?;

@@ -26,7 +26,7 @@ pub(super) const REFUSED: &[Row] = &[
     (
         "gfx_passthru",
         &["0"],
-        "needs a graphics card of the host, and such devices are not assigned yet",
+        "pci gives a guest a graphics card as any other device; what makes one its first screen is not there yet",
     ),
 ];
 

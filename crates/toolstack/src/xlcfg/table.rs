@@ -109,10 +109,7 @@ fn becomes(key: &str, treatment: Treatment) -> [String; 2] {
         Treatment::Read if ["channel", "p9", "vkb"].contains(&key) => {
             ["read".to_owned(), "read, with `dm_restrict = 0`".to_owned()]
         }
-        Treatment::Read if key == "pci" => {
-            let not_yet = "read, but no device is assigned yet: refused at the start";
-            ["PV: read; PVH: refused".to_owned(), not_yet.to_owned()]
-        }
+        Treatment::Read if key == "pci" => ["PV: read; PVH: refused".to_owned(), "read".to_owned()],
         Treatment::Read if key == "firmware" => {
             ["read: `pvgrub32`, `pvgrub64`".to_owned(), "read".to_owned()]
         }

@@ -114,7 +114,7 @@ fn what_xl_refuses_is_refused() {
         (
             "hvm",
             "gfx_passthru = 'igd'",
-            "gfx_passthru: needs a graphics card of the host, and such devices are not assigned yet",
+            "gfx_passthru: pci gives a guest a graphics card as any other device; what makes one its first screen is not there yet",
         ),
         ("pv", "vmtrace_buf_kb = 4", "vmtrace_buf_kb: Xen traces no PV domains"),
         ("hvm", "vmtrace_buf_kb = 12", "vmtrace_buf_kb: 12 KiB: expected a power of two"),
