@@ -124,7 +124,14 @@ check "xl's own status: create of a name that is taken" differ 3 1 create -q /tm
 check "xl's own status: create /nothing" differ 3 1 create /nothing
 check "xl's own status: create" differ 6 1 create
 check "xl's own status: dmesg x" differ 0 2 dmesg x
-check "xl's own status: psr-hwinfo" differ 253 1 psr-hwinfo
+check "xl's own status: psr-hwinfo" differ 253 0 psr-hwinfo
+check "what psr-hwinfo prints is the same" diff /tmp/theirs.out /tmp/ours.out
+for words in "psr-hwinfo -a" "psr-hwinfo -b" "psr-cmt-attach one" "psr-cmt-detach one" "psr-cat-show" "psr-cat-show -l 2" "psr-mba-show" \
+    "psr-cat-set one 1" "psr-mba-set one 10"; do
+    # shellcheck disable=SC2086 # one word each
+    check "xl's own status: $words" differ 253 1 $words
+done
+check "xl's own status: psr-cmt-show" differ 255 1 psr-cmt-show cache-occupancy
 
 xl list -l one >/results/list-l.xl
 ours list -l one >/results/list-l.xy

@@ -9,6 +9,7 @@ use crate::checkpoints::CheckpointRow;
 use crate::config::ListedConfig;
 use crate::host::{PciRow, PoolRow, Topology};
 use crate::peers::{PeerCheck, PeerKey, PeerRow};
+use crate::psr::{PsrHardware, PsrSamples, PsrShares};
 use crate::request::is_unset;
 use crate::sched::SchedPool;
 use crate::storage::{ImageRow, SrRow, VdiList};
@@ -98,6 +99,10 @@ pub enum Reply {
     NodeAffinity(BTreeMap<u16, String>),
     Pools(Vec<PoolRow>),
     Pci(Vec<PciRow>),
+    PsrHardware(PsrHardware),
+    PsrSamples(PsrSamples),
+    /// By socket.
+    PsrShares(Vec<PsrShares>),
     /// Whether Xen's security module enforces its policy; `None` without one.
     Enforcing(Option<bool>),
     /// What holds for VMs that do not say otherwise.

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::psr::PsrRequest;
 use crate::request::{Target, is_unset};
 
 /// Requests about them.
@@ -80,6 +81,7 @@ pub enum HostRequest {
         enforcing: bool,
     },
     Pci(PciRequest),
+    Psr(PsrRequest),
     /// A policy of Xen's security module, as hexadecimal digits.
     LoadPolicy {
         policy: String,

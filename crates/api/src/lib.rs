@@ -13,6 +13,7 @@ mod config;
 mod host;
 mod moves;
 mod peers;
+mod psr;
 mod request;
 mod sched;
 mod storage;
@@ -33,6 +34,10 @@ pub use config::{BuildInfo, CreateInfo, Disk, DomainConfig, Fields, ListedConfig
 pub use host::{CpuRow, HostRequest, NodeRow, PciRequest, PciRow, PoolRow, Topology};
 pub use moves::{Arrival, Migrate, Pace, Reach, Runs, Speaks};
 pub use peers::{PeerCheck, PeerKey, PeerRequest, PeerRow};
+pub use psr::{
+    CachePart, PsrCache, PsrCmt, PsrCounter, PsrHardware, PsrLimits, PsrRequest, PsrSample,
+    PsrSamples, PsrShare, PsrShares, PsrSocket, PsrUse,
+};
 pub use request::{
     Adopt, AfterSave, ConsoleKind, Create, DumpCore, LimitChanges, Planned, Request, Restore, Save,
     SavedFormat, Target, Targets, Wait,

@@ -65,6 +65,7 @@ impl Service<'_> {
                 HostAsk::LoadPolicy { policy }
             }
             HostRequest::Pci(request) => return self.pci(request),
+            HostRequest::Psr(request) => return self.psr(request),
             HostRequest::PoolSplit => HostAsk::SplitByNode { fresh_uuid: self.fresh_uuid()? },
         };
         match self.ask(Request::Host(Box::new(ask)))? {
@@ -110,6 +111,9 @@ impl Service<'_> {
             }
             HostTold::Pool(pool) => Ok(api::Reply::Pools(vec![pool_row(pool)])),
             HostTold::Enforcing(enforcing) => Ok(api::Reply::Enforcing(enforcing)),
+            HostTold::PsrHardware(_) | HostTold::PsrSamples(_) | HostTold::PsrShares(_) => {
+                unreachable!("asked for elsewhere")
+            }
             HostTold::Pci(rows) => Ok(api::Reply::Pci(rows.into_iter().map(pci::row).collect())),
             HostTold::Warnings(lines) => {
                 lines.into_iter().try_for_each(|it| self.door.tell(&Answer::Warning(it)))?;

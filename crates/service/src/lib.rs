@@ -12,6 +12,7 @@ mod domains;
 mod host;
 mod moves;
 mod pci;
+mod psr;
 mod render;
 mod saved;
 mod sched;

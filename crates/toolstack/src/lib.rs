@@ -24,6 +24,7 @@ pub mod moves;
 pub mod pci;
 pub mod perform;
 pub mod plan;
+pub mod psr;
 pub mod qmp;
 pub mod record;
 pub mod saved;

@@ -18,6 +18,7 @@ mod machine;
 mod model;
 mod outgoing;
 mod pci;
+mod psr;
 mod queries;
 pub(crate) mod restore;
 mod room;

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use xen::{CpuPlace, DomId, NumaNode, PciAddress, Scheduler, Uuid};
 
 use crate::pci::{PciAsk, PciRow};
+use crate::psr::{PsrAsk, PsrHardware, PsrSamples, PsrShares};
 use crate::tuning::CpuList;
 
 /// What is asked.
@@ -71,6 +72,7 @@ pub enum HostAsk {
         policy: Vec<u8>,
     },
     Pci(PciAsk),
+    Psr(PsrAsk),
     /// A pool for each NUMA node; the pools' UUIDs are made of this one. Answered by
     /// [`HostTold::Warnings`].
     SplitByNode {
@@ -104,6 +106,7 @@ impl HostAsk {
             }
             Self::SetEnforcing { enforcing: true } => ("setenforce 1", "Xen's security module"),
             Self::SetEnforcing { enforcing: false } => ("setenforce 0", "Xen's security module"),
+            Self::Psr(ask) => return ask.deed(),
             Self::Pci(ask) => return ask.deed().map(|verb| (verb, "this host")),
             Self::LoadPolicy { .. } => ("load a policy into", "Xen's security module"),
             Self::Enforcing
@@ -149,6 +152,10 @@ pub enum HostTold {
     /// Whether Xen's security module enforces its policy; `None` without one.
     Enforcing(Option<bool>),
     Pci(Vec<PciRow>),
+    PsrHardware(PsrHardware),
+    PsrSamples(PsrSamples),
+    /// By socket.
+    PsrShares(Vec<PsrShares>),
     /// It is done, as far as they say.
     Warnings(Vec<String>),
 }

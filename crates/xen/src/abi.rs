@@ -119,6 +119,8 @@ pub(crate) mod domctl {
     pub(crate) const GSI_PERMISSION: u32 = 88;
     /// Stable since 4.21; its interface version is 0.
     pub(crate) const GET_DOMAIN_STATE: u32 = 90;
+    pub(crate) const PSR_CMT_OP: u32 = 75;
+    pub(crate) const PSR_ALLOC: u32 = 78;
 }
 
 /// Command numbers. Source: `xen/include/public/sysctl.h`.
@@ -136,7 +138,9 @@ pub(crate) mod sysctl {
     pub(crate) const NUMAINFO: u32 = 17;
     pub(crate) const CPUPOOL_OP: u32 = 18;
     pub(crate) const SCHEDULER_OP: u32 = 19;
+    pub(crate) const PSR_CMT_OP: u32 = 21;
     pub(crate) const PCITOPOINFO: u32 = 22;
+    pub(crate) const PSR_ALLOC: u32 = 23;
     pub(crate) const GET_CPU_FEATURESET: u32 = 26;
     pub(crate) const GET_CPU_POLICY: u32 = 29;
 }

@@ -41,6 +41,7 @@ errno! {
     EINVAL = 22, "invalid argument";
     ENOTTY = 25, "not supported by the device";
     ENOSPC = 28, "no space left";
+    ERANGE = 34, "out of range";
     ENOSYS = 38, "not implemented";
     ENODATA = 61, "no data";
     EOVERFLOW = 75, "value too large";

@@ -11,6 +11,7 @@ use crate::{DomId, Errno, EvtchnPort};
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 #[repr(u32)]
 pub enum Op {
+    Platform = 7,
     Memory = 12,
     Multicall = 13,
     Version = 17,

@@ -28,6 +28,7 @@ mod migrate;
 mod operator;
 mod probe;
 pub mod programs;
+mod psr;
 mod vcpu;
 mod xen;
 
@@ -62,5 +63,6 @@ pub use memory::{E820Entry, E820Kind, Extent, PhysmapSpace, Placement};
 pub use migrate::{Debugging, Dirty, DirtyRead, FrameUse, TscInfo, Vnuma, VnumaRange};
 pub use operator::ParameterError;
 pub use probe::ProbeError;
+pub use psr::{Allocation, AllocationInfo, Counter, MonitoringFact, Sample};
 pub use vcpu::{Affinity, AffinityChange, ExtState, ExtVcpuContext, Msr, SchedParams, Scheduler};
 pub use xen::{Counters, ForeignError, Xen};

@@ -271,6 +271,13 @@ impl<H: Hypervisor> Xen<H> {
         self.timed(name, |hypervisor| hypervisor.hypercall(op, [subop, address, 0, 0, 0]))
     }
 
+    /// Puts a structure where calls have theirs. Returns its address.
+    pub(crate) fn arena_structure(&mut self, structure: &[u8]) -> u64 {
+        self.hypervisor.arena()[CALL_OFFSET..CALL_OFFSET + structure.len()]
+            .copy_from_slice(structure);
+        self.hypervisor.arena_address() + CALL_OFFSET as u64
+    }
+
     /// The argument of the last [`Xen::call_with`], as Xen left it.
     pub(crate) fn argument(&mut self, bytes: usize) -> &[u8] {
         &self.hypervisor.arena()[CALL_OFFSET..CALL_OFFSET + bytes]

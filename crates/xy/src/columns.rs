@@ -4,6 +4,7 @@
 
 pub(crate) mod activity;
 pub(crate) mod host;
+pub(crate) mod psr;
 pub(crate) mod sched;
 pub(crate) mod storage;
 pub(crate) mod top;

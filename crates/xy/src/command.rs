@@ -299,6 +299,10 @@ mod tests {
     const SILENT: &[&str] = &[
         "pci-assignable-add",
         "pci-assignable-remove",
+        "psr-cmt-attach",
+        "psr-cmt-detach",
+        "psr-cat-set",
+        "psr-mba-set",
         "pci-attach",
         "pci-detach",
         "adopt",

@@ -20,6 +20,7 @@ pub(crate) mod pci;
 pub(crate) mod peer;
 pub(crate) mod plan;
 pub(crate) mod pools;
+pub(crate) mod psr;
 pub(crate) mod save;
 pub(crate) mod sched;
 pub(crate) mod shutdown;

@@ -3,4 +3,5 @@
 mod door;
 mod host;
 mod pci;
+mod psr;
 mod requests;

@@ -107,6 +107,8 @@ impl SimXen {
                 (false, 64) => {}
                 (false, _) => return Err(Errno::EINVAL),
             },
+            75 => self.monitor_domain(domid, call)?,
+            78 => self.allocation(domid, call)?,
             82 => self.get_cpu_policy(domid, call, arena)?,
             83 => self.set_cpu_policy(domid, call, arena)?,
             85 => {

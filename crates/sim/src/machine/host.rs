@@ -11,7 +11,7 @@ use super::hypercall::Arena;
 use super::settings::put_bitmap;
 use crate::bytes::{index, put, put_u32, put_u64, u32_at, u64_at};
 
-const HEADER: usize = 8;
+pub(super) const HEADER: usize = 8;
 /// Boot messages.
 const CONSOLE: &[u8] = b"(XEN) a simulated machine\n(XEN) *** LOADING DOMAIN 0 ***\n";
 /// CPU features, in 4.17's number of words.
@@ -99,7 +99,9 @@ impl SimXen {
             17 => self.numa(call, arena),
             18 => self.cpupool(call, arena),
             19 => self.tune(call),
+            21 => self.monitoring(call),
             22 => pci_nodes(call, arena),
+            23 => self.allocation_info(call),
             26 => features(call, arena),
             29 => host_policy(call, arena),
             _ => return None,

@@ -174,6 +174,7 @@ impl SimXen {
             Op::Physdev => self.physdev_op(caller, arena, args),
             Op::Hypfs => self.hypfs_op(arena, args),
             Op::Xsm => self.xsm_op(arena, args[0]),
+            Op::Platform => self.platform_op(arena, args[0]),
             Op::GrantTable | Op::Dm => Err(Errno::ENOSYS),
         }
     }
@@ -346,6 +347,7 @@ fn op_by_number(number: u64) -> Option<Op> {
         Op::Dm,
         Op::Hypfs,
         Op::Xsm,
+        Op::Platform,
     ]
     .into_iter()
     .find(|op| *op as u64 == number)
@@ -398,6 +400,7 @@ fn name(arena: &Arena<'_>, op: Op, args: [u64; 5]) -> Result<&'static str, Errno
         (Op::Hypfs, 2) => "hypfs_write",
         (Op::Hypfs, _) => "hypfs_op",
         (Op::Xsm, _) => "flask_op",
+        (Op::Platform, _) => "platform_op",
     })
 }
 
@@ -413,7 +416,9 @@ fn sysctl_name(cmd: u32) -> &'static str {
         17 => "numainfo",
         18 => "cpupool_op",
         19 => "scheduler_op_host",
+        21 => "psr_cmt_op_host",
         22 => "pcitopoinfo",
+        23 => "psr_alloc_host",
         26 => "get_cpu_featureset",
         29 => "get_cpu_policy_host",
         _ => "sysctl",
@@ -439,6 +444,8 @@ fn domctl_name(cmd: u32) -> &'static str {
         34 => "sethvmcontext",
         35 => "set_address_size",
         60 => "settscinfo",
+        75 => "psr_cmt_op",
+        78 => "psr_alloc",
         82 => "get_cpu_policy",
         83 => "set_cpu_policy",
         85 => "get_paging_mempool_size",

@@ -22,6 +22,7 @@ mod operator;
 mod pagetable;
 mod physmap;
 mod policy;
+mod psr;
 mod rival;
 mod settings;
 mod version;
@@ -122,6 +123,8 @@ pub struct MachineConfig {
     pub has_vmtrace: bool,
     /// Whether there is the Flask security module.
     pub has_flask: bool,
+    /// Whether the CPUs can share out their caches and memory bandwidth.
+    pub has_rdt: bool,
 }
 
 impl Default for MachineConfig {
@@ -140,6 +143,7 @@ impl Default for MachineConfig {
             has_vpmu: false,
             has_vmtrace: false,
             has_flask: false,
+            has_rdt: false,
         }
     }
 }
@@ -187,6 +191,7 @@ pub struct SimXen {
     calls: BTreeMap<&'static str, u64>,
     host: host::HostSettings,
     operator: operator::Operator,
+    rdt: psr::Rdt,
     devices: devices::Devices,
     /// Domains that receive global VIRQs instead of dom0.
     virq_handlers: BTreeMap<u32, DomId>,
@@ -218,6 +223,7 @@ impl SimXen {
         let mut xen = Self {
             host: host::HostSettings::new(config.cpus, config.scheduler),
             operator: operator::Operator::new(),
+            rdt: psr::Rdt::default(),
             devices: devices::Devices::new(),
             virq_handlers: BTreeMap::new(),
             config,

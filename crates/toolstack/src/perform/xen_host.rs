@@ -73,6 +73,7 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
                 HostTold::Done
             }
             HostAsk::Pci(ask) => self.pci_work(ask)?,
+            HostAsk::Psr(ask) => self.psr_work(ask)?,
             HostAsk::SplitByNode { fresh_uuid } => self.split_by_node(fresh_uuid)?,
         };
         Ok(Output::Host(Box::new(told)))

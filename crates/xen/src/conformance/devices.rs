@@ -5,8 +5,8 @@ use alloc::vec::Vec;
 
 use super::{Case, Checked, Doing, same, unused, with_domain};
 use crate::{
-    Assignment, DomainKind, Errno, Hypervisor, MappingChange, PciAddress, Permission, PirqSource,
-    ReservedMemory, Trigger, Xen,
+    Allocation, Assignment, DomainKind, Errno, Hypervisor, MappingChange, MonitoringFact,
+    PciAddress, Permission, PirqSource, ReservedMemory, Trigger, Xen,
 };
 
 pub(super) fn cases<H: Hypervisor>() -> Vec<Case<H>> {
@@ -18,6 +18,7 @@ pub(super) fn cases<H: Hypervisor>() -> Vec<Case<H>> {
         ("a domain has one target at most, a translated one and not itself", target),
         ("interrupts that do not exist are not mapped", pirqs),
         ("a trigger needs an existing vCPU", triggers),
+        ("a CPU that cannot share out its caches is said to be one", no_shares),
     ]
 }
 
@@ -121,5 +122,25 @@ fn triggers<H: Hypervisor>(xen: &mut Xen<H>) -> Checked {
     })?;
     with_domain(xen, DomainKind::Pv, |xen, domid| {
         same("PV power", &xen.send_trigger(domid, 0, Trigger::Power), &Err(Errno::EINVAL))
+    })
+}
+
+/// The lab's CPU has none of this.
+fn no_shares<H: Hypervisor>(xen: &mut Xen<H>) -> Checked {
+    let none = Err(Errno::ENODEV);
+    same("monitoring", &xen.monitoring(MonitoringFact::Enabled), &none)?;
+    for what in [Allocation::L3Cache, Allocation::L2Cache, Allocation::Bandwidth] {
+        let info = xen.allocation_info(what, 0).map(|_| 0_u64);
+        same("what can be shared out", &info, &none)?;
+    }
+    with_domain(xen, DomainKind::Pv, |xen, domid| {
+        same("a slot", &xen.monitoring_slot(domid), &Err(Errno::ENODEV))?;
+        same("monitor", &xen.set_monitored(domid, true), &Err(Errno::ENODEV))?;
+        same("a share", &xen.allocation(domid, Allocation::L3Cache, 0), &none)?;
+        same(
+            "another",
+            &xen.set_allocation(domid, Allocation::Bandwidth, 0, 10),
+            &Err(Errno::ENODEV),
+        )
     })
 }

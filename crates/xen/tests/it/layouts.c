@@ -25,6 +25,7 @@
 #include <xen/sysctl.h>
 #include <xen/version.h>
 #include <xen/xsm/flask_op.h>
+#include <xen/platform.h>
 
 #define ARENA_BYTES (128 * 1024)
 #define ARENA_ADDRESS 0x700000000000ull
@@ -276,6 +277,16 @@ static void read_domctl(const struct xen_domctl *op)
         break;
     }
     case XEN_DOMCTL_set_target: printf(" set_target"); FIELD(&op->u.set_target, target); break;
+    case XEN_DOMCTL_psr_cmt_op: {
+        const struct xen_domctl_psr_cmt_op *p = &op->u.psr_cmt_op;
+        printf(" psr_cmt_op"); FIELD(p, cmd); FIELD(p, data);
+        break;
+    }
+    case XEN_DOMCTL_psr_alloc: {
+        const struct xen_domctl_psr_alloc *p = &op->u.psr_alloc;
+        printf(" psr_alloc"); FIELD(p, cmd); FIELD(p, target); FIELD(p, data);
+        break;
+    }
     case XEN_DOMCTL_sendtrigger: {
         static const char *const names[] = { "NMI", "RESET", "INIT", "POWER", "SLEEP" };
         printf(" sendtrigger %s", names[op->u.sendtrigger.trigger % 5]); FIELD(&op->u.sendtrigger, vcpu);
@@ -391,6 +402,16 @@ static void read_sysctl(const struct xen_sysctl *op)
         for (uint32_t i = 0; i < p->num_devs; i++)
             printf(" (%#x %#x %#x)", d[i].seg, d[i].bus, d[i].devfn);
         printf(" apart=%lld", (long long)(HANDLE(p->nodes) - HANDLE(p->devs)));
+        break;
+    }
+    case XEN_SYSCTL_psr_cmt_op: {
+        const struct xen_sysctl_psr_cmt_op *p = &op->u.psr_cmt_op;
+        printf(" psr_cmt_op"); FIELD(p, cmd); FIELD(p, flags); FIELD(p, u.l3_cache.cpu);
+        break;
+    }
+    case XEN_SYSCTL_psr_alloc: {
+        const struct xen_sysctl_psr_alloc *p = &op->u.psr_alloc;
+        printf(" psr_alloc"); FIELD(p, cmd); FIELD(p, target);
         break;
     }
     case XEN_SYSCTL_cpupool_op: {
@@ -605,6 +626,18 @@ static void read_call(uint64_t op, const uint64_t *args)
                (const char *)at(args[1]), (unsigned long long)args[2]);
         at(args[3]);
         printf(" entry=%d", args[4] == sizeof(struct xen_hypfs_direntry));
+        break;
+    }
+    case __HYPERVISOR_platform_op: {
+        const struct xen_platform_op *p = at(args[0]);
+        printf("platform_op version=%d", p->interface_version == XENPF_INTERFACE_VERSION);
+        if (p->cmd != XENPF_resource_op) { printf(" ?"); break; }
+        const struct xenpf_resource_op *r = &p->u.resource_op;
+        const xenpf_resource_entry_t *e = at(HANDLE(r->entries));
+        printf(" resource_op"); FIELD(r, cpu);
+        for (uint32_t i = 0; i < r->nr_entries; i++)
+            printf(" (cmd=%u rsvd=%u idx=%#llx val=%#llx)", e[i].u.cmd, e[i].rsvd,
+                   (unsigned long long)e[i].idx, (unsigned long long)e[i].val);
         break;
     }
     case __HYPERVISOR_xsm_op: {

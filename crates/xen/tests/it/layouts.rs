@@ -11,12 +11,12 @@ use std::sync::OnceLock;
 
 use expect_test::expect;
 use xen::{
-    AffinityChange, Assignment, Batch, BitSet, ChannelStatus, CpuPolicy, CpuPolicyKind,
-    CreateDomain, CreateOptions, Debugging, DirtyRead, DomId, DomainKind, E820Entry, E820Kind,
-    EvtchnPeer, EvtchnPort, ExtState, ExtVcpuContext, GrantRef, GuestIrq, HvmParam, IommuTables,
-    MappingChange, Mfn, Msr, Op, PciAddress, Permission, PhysmapSpace, PirqSource, Placement,
-    ReservedMemory, Resource, SchedParams, SchedTuning, Scheduler, ShutdownReason, Trigger,
-    TscInfo, Uuid, Vnuma, VnumaRange, Xen,
+    AffinityChange, Allocation, Assignment, Batch, BitSet, ChannelStatus, Counter, CpuPolicy,
+    CpuPolicyKind, CreateDomain, CreateOptions, Debugging, DirtyRead, DomId, DomainKind, E820Entry,
+    E820Kind, EvtchnPeer, EvtchnPort, ExtState, ExtVcpuContext, GrantRef, GuestIrq, HvmParam,
+    IommuTables, MappingChange, Mfn, MonitoringFact, Msr, Op, PciAddress, Permission, PhysmapSpace,
+    PirqSource, Placement, ReservedMemory, Resource, SchedParams, SchedTuning, Scheduler,
+    ShutdownReason, Trigger, TscInfo, Uuid, Vnuma, VnumaRange, Xen,
 };
 
 use crate::scripted::{Call, Scripted, probing};
@@ -285,6 +285,20 @@ fn issue_devices(xen: &mut Xen<Scripted<'_>>) {
     let _ = xen.map_pirq(DOMID, msi, None);
     let _ = xen.unmap_pirq(DOMID, 21);
     let _ = xen.send_trigger(DOMID, 1, Trigger::Sleep);
+    for monitored in [true, false] {
+        let _ = xen.set_monitored(DOMID, monitored);
+    }
+    let _ = xen.monitoring_slot(DOMID);
+    for what in [
+        Allocation::L3Cache,
+        Allocation::L3Code,
+        Allocation::L3Data,
+        Allocation::L2Cache,
+        Allocation::Bandwidth,
+    ] {
+        let _ = xen.allocation(DOMID, what, 1);
+        let _ = xen.set_allocation(DOMID, what, 1, 0x1_0000_0001);
+    }
 }
 
 fn issue_migration(xen: &mut Xen<Scripted<'_>>) {
@@ -328,6 +342,19 @@ fn issue_host(xen: &mut Xen<Scripted<'_>>) {
     let _ = xen.cpu_places();
     let _ = xen.numa_nodes();
     let _ = xen.pci_nodes(&[PciAddress(0x0001_02fb), PciAddress(8)]);
+    for fact in [
+        MonitoringFact::Slots,
+        MonitoringFact::Factor,
+        MonitoringFact::CacheKib { cpu: 3 },
+        MonitoringFact::Enabled,
+        MonitoringFact::Counters,
+    ] {
+        let _ = xen.monitoring(fact);
+    }
+    let _ = xen.monitoring_sample(3, 2, Counter::TotalBandwidth);
+    for what in [Allocation::L3Cache, Allocation::L2Cache, Allocation::Bandwidth] {
+        let _ = xen.allocation_info(what, 1);
+    }
     let _ = xen.cpupool_from(1);
     let _ = xen.create_cpupool(Some(2), Scheduler::Credit);
     let _ = xen.destroy_cpupool(2);
@@ -512,6 +539,19 @@ fn hypercalls_decode_with_the_headers() {
         physdev_op map_pirq msi domid=0x7 index=-1 pirq=-1 bus=0x102 devfn=0xfb entry_nr=0x2 table_base=0x100000026
         physdev_op unmap_pirq domid=0x7 pirq=0x15
         domctl domain=7 sendtrigger SLEEP vcpu=0x1
+        domctl domain=7 psr_cmt_op cmd=0x1 data=0
+        domctl domain=7 psr_cmt_op cmd=0 data=0
+        domctl domain=7 psr_cmt_op cmd=0x2 data=0
+        domctl domain=7 psr_alloc cmd=0x1 target=0x1 data=0
+        domctl domain=7 psr_alloc cmd=0 target=0x1 data=0x100000001
+        domctl domain=7 psr_alloc cmd=0x4 target=0x1 data=0
+        domctl domain=7 psr_alloc cmd=0x2 target=0x1 data=0x100000001
+        domctl domain=7 psr_alloc cmd=0x5 target=0x1 data=0
+        domctl domain=7 psr_alloc cmd=0x3 target=0x1 data=0x100000001
+        domctl domain=7 psr_alloc cmd=0x7 target=0x1 data=0
+        domctl domain=7 psr_alloc cmd=0x6 target=0x1 data=0x100000001
+        domctl domain=7 psr_alloc cmd=0x9 target=0x1 data=0
+        domctl domain=7 psr_alloc cmd=0x8 target=0x1 data=0x100000001
         domctl domain=7 shadow_op ENABLE_LOGDIRTY pages=0
         domctl domain=7 shadow_op PEEK pages=0x11 bitmap=000000
         domctl domain=7 shadow_op CLEAN pages=0x11 bitmap=000000
@@ -543,6 +583,15 @@ fn hypercalls_decode_with_the_headers() {
         sysctl numainfo num_nodes=0 apart=0
         sysctl numainfo num_nodes=0 apart=0
         sysctl pcitopoinfo (0x1 0x2 0xfb) (0 0 0x8) apart=8
+        sysctl psr_cmt_op cmd=0 flags=0 u.l3_cache.cpu=0
+        sysctl psr_cmt_op cmd=0x1 flags=0 u.l3_cache.cpu=0
+        sysctl psr_cmt_op cmd=0x2 flags=0 u.l3_cache.cpu=0x3
+        sysctl psr_cmt_op cmd=0x3 flags=0 u.l3_cache.cpu=0
+        sysctl psr_cmt_op cmd=0x4 flags=0 u.l3_cache.cpu=0
+        platform_op version=1 resource_op cpu=0x3 (cmd=1 rsvd=0 idx=0xc8d val=0x200000002) (cmd=0 rsvd=0 idx=0xc8e val=0) (cmd=0 rsvd=0 idx=0x10 val=0)
+        sysctl psr_alloc cmd=0 target=0x1
+        sysctl psr_alloc cmd=0x1 target=0x1
+        sysctl psr_alloc cmd=0x2 target=0x1
         sysctl cpupool_op INFO cpupool_id=0x1 sched_id=0 domid=0 cpu=0 cpumap=8192 bits:
         sysctl cpupool_op CREATE cpupool_id=0x2 sched_id=0x5 domid=0 cpu=0 cpumap=8192 bits:
         sysctl cpupool_op DESTROY cpupool_id=0x2 sched_id=0 domid=0 cpu=0 cpumap=8192 bits:

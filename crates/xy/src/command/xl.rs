@@ -32,7 +32,6 @@ const USB: &str = "Xylem has no PV USB; HVM domains have usbdevice=";
 const VTPM: &str = "Xylem has no vTPM devices";
 const VDISPL: &str = "Xylem has no PV displays";
 const VSND: &str = "Xylem has no PV sound cards";
-const PSR: &str = "Xylem does not control caches and memory bandwidth of CPUs";
 const QUOTA: &str = "'xenstore-control quota' has the same of our store";
 
 /// In the order of xl's own list.
@@ -120,14 +119,14 @@ pub(super) const VERBS: &[Verb] = &[
         "Xylem does not replicate running domains; see 'xy help checkpoint' and 'xy help migrate'",
     ),
     absent("devd", "Xylem does not serve devices from a driver domain; there, xl's own devd works"),
-    absent("psr-hwinfo", PSR),
-    absent("psr-cmt-attach", PSR),
-    absent("psr-cmt-detach", PSR),
-    absent("psr-cmt-show", PSR),
-    absent("psr-cat-set", PSR),
-    absent("psr-cat-show", PSR),
-    absent("psr-mba-set", PSR),
-    absent("psr-mba-show", PSR),
+    there("psr-hwinfo", "mab"),
+    there("psr-cmt-attach", ""),
+    there("psr-cmt-detach", ""),
+    there("psr-cmt-show", ""),
+    there("psr-cat-set", "slcd"),
+    there("psr-cat-show", "l"),
+    there("psr-mba-set", "s"),
+    there("psr-mba-show", ""),
     absent("usbctrl-attach", USB),
     absent("usbctrl-detach", USB),
     absent("usbdev-attach", USB),

@@ -633,6 +633,14 @@ fn help_is_there_without_a_daemon() {
          pci-assignable-add  Make a device assignable for PCI passthrough
          pci-assignable-remove Remove a device from being assignable
          pci-assignable-list List all the assignable PCI devices
+         psr-hwinfo          Show hardware information for Platform Shared Resource
+         psr-cmt-attach      Attach Cache Monitoring Technology service to a domain
+         psr-cmt-detach      Detach Cache Monitoring Technology service from a domain
+         psr-cmt-show        Show Cache Monitoring Technology information
+         psr-cat-set         Set cache capacity bitmasks(CBM) for a domain
+         psr-cat-show        Show Cache Allocation Technology information
+         psr-mba-set         Set throttling value (THRTL) for a domain
+         psr-mba-show        Show Memory Bandwidth Allocation information
          pci-attach          Insert a new pass-through pci device
          pci-detach          Remove a domain's pass-through pci device
          pci-list            List the PCI devices that a domain has

@@ -306,7 +306,7 @@ fn devices_are_listed_as_by_xl() {
     check(
         &["pci-assignable-list"],
         &[rows],
-        r#"{"version":1,"op":"host","do":"pci-assignable"}"#,
+        r#"{"version":1,"op":"host","do":"pci","what":"assignable"}"#,
         &expect![["
             0000:00:10.0\u{20}
             0000:01:00.1\u{20}
@@ -316,7 +316,7 @@ fn devices_are_listed_as_by_xl() {
     check(
         &["pci-assignable-list", "-n"],
         &[rows],
-        r#"{"version":1,"op":"host","do":"pci-assignable"}"#,
+        r#"{"version":1,"op":"host","do":"pci","what":"assignable"}"#,
         &expect![["
             0000:00:10.0 card
             0000:01:00.1\u{20}
@@ -326,7 +326,7 @@ fn devices_are_listed_as_by_xl() {
     check(
         &["pci-list", "web"],
         &[rows],
-        r#"{"version":1,"op":"host","do":"pci-list","target":"web"}"#,
+        r#"{"version":1,"op":"host","do":"pci","what":"list","target":"web"}"#,
         &expect![[r#"
             Vdev Device
             00.0 0000:00:10.0
@@ -337,7 +337,7 @@ fn devices_are_listed_as_by_xl() {
     check(
         &["pci-list", "web"],
         &[r#"{"ok":{"pci":[]}}"#],
-        r#"{"version":1,"op":"host","do":"pci-list","target":"web"}"#,
+        r#"{"version":1,"op":"host","do":"pci","what":"list","target":"web"}"#,
         &expect![[r#"
             = 0
         "#]],
@@ -346,8 +346,7 @@ fn devices_are_listed_as_by_xl() {
 
 #[test]
 fn a_device_is_made_assignable_and_given_back() {
-    let add =
-        r#"{"version":1,"op":"host","do":"pci-assignable-add","device":"00:10.0","name":"card"}"#;
+    let add = r#"{"version":1,"op":"host","do":"pci","what":"assignable-add","device":"00:10.0","name":"card"}"#;
     let done = expect![[r#"
         = 0
     "#]];
@@ -356,13 +355,12 @@ fn a_device_is_made_assignable_and_given_back() {
     check(
         &["pci-assignable-add", "00:10.0"],
         &warned,
-        r#"{"version":1,"op":"host","do":"pci-assignable-add","device":"00:10.0"}"#,
+        r#"{"version":1,"op":"host","do":"pci","what":"assignable-add","device":"00:10.0"}"#,
         &expect![[r#"
             ! 0000:00:10.0: is assignable already
             = 0
         "#]],
     );
-    let remove =
-        r#"{"version":1,"op":"host","do":"pci-assignable-remove","device":"card","rebind":true}"#;
+    let remove = r#"{"version":1,"op":"host","do":"pci","what":"assignable-remove","device":"card","rebind":true}"#;
     check(&["pci-assignable-remove", "-r", "card"], &[DONE], remove, &done);
 }

@@ -28,9 +28,9 @@ fn a_wrong_command_line_ends_as_with_xl() {
         (&["-x", "list"], 1, "xl: unknown global option\n"),
         (&["-N", "pause", "a"], 1, "xl: command does not implement -N (dryrun) option\n"),
         (
-            &["psr-hwinfo"],
+            &["usb-list", "one"],
             1,
-            "xl: psr-hwinfo: Xylem does not control caches and memory bandwidth of CPUs\n",
+            "xl: usb-list: Xylem has no PV USB; HVM domains have usbdevice=\n",
         ),
         (&["domid"], 2, "xl: domid: requires at least 1 argument; see 'xy help domid'\n"),
         // A value is not an option.

@@ -5,8 +5,15 @@ use super::super::{
     store_alone, xl,
 };
 use super::STRICT;
-use crate::commands::{bugreport, doctor, domains, host, hypercalls, pci, pools, top, trace, vms};
+use crate::commands::{
+    bugreport, doctor, domains, host, hypercalls, pci, pools, psr, top, trace, vms,
+};
 use crate::options::Flag;
+
+const SOCKET: Flag =
+    Flag::with_value('s', "socket", "SOCKETS", "Only these sockets, as in 0,2-3; otherwise all.");
+const LEVEL: Flag =
+    Flag::with_value('l', "level", "LEVEL", "The level of the cache, 2 or 3; otherwise 3.");
 
 pub(super) const COMMANDS: &[Command] = &[
     Command {
@@ -98,6 +105,88 @@ pub(super) const COMMANDS: &[Command] = &[
         operands: (0, 0),
         dry_run: DryRun::Impossible,
         run: pci::assignable_list,
+    },
+    Command {
+        name: "psr-hwinfo",
+        usage: "[options]",
+        about: "Show hardware information for Platform Shared Resource",
+        flags: &[
+            Flag::new('m', "cmt", "Show Cache Monitoring Technology (CMT)."),
+            Flag::new('a', "cat", "Show Cache Allocation Technology (CAT)."),
+            Flag::new('b', "mba", "Show Memory Bandwidth Allocation (MBA)."),
+            JSON,
+        ],
+        operands: (0, 0),
+        dry_run: DryRun::Impossible,
+        run: psr::hwinfo,
+    },
+    Command {
+        name: "psr-cmt-attach",
+        usage: "<Domain>",
+        about: "Attach Cache Monitoring Technology service to a domain",
+        flags: &[],
+        operands: (1, 1),
+        dry_run: DryRun::Impossible,
+        run: psr::cmt_attach,
+    },
+    Command {
+        name: "psr-cmt-detach",
+        usage: "<Domain>",
+        about: "Detach Cache Monitoring Technology service from a domain",
+        flags: &[],
+        operands: (1, 1),
+        dry_run: DryRun::Impossible,
+        run: psr::cmt_detach,
+    },
+    Command {
+        name: "psr-cmt-show",
+        usage: "[options] <PSR-CMT-Type> [Domain]",
+        about: "Show Cache Monitoring Technology information",
+        flags: &[JSON],
+        operands: (1, 2),
+        dry_run: DryRun::Impossible,
+        run: psr::cmt_show,
+    },
+    Command {
+        name: "psr-cat-set",
+        usage: "[options] <Domain> <CBM>",
+        about: "Set cache capacity bitmasks(CBM) for a domain",
+        flags: &[
+            SOCKET,
+            LEVEL,
+            Flag::new('c', "code", "Set that of code, where code and data have their own."),
+            Flag::new('d', "data", "Set that of data."),
+        ],
+        operands: (2, 2),
+        dry_run: DryRun::Impossible,
+        run: psr::cat_set,
+    },
+    Command {
+        name: "psr-cat-show",
+        usage: "[options] [Domain]",
+        about: "Show Cache Allocation Technology information",
+        flags: &[LEVEL, JSON],
+        operands: (0, 1),
+        dry_run: DryRun::Impossible,
+        run: psr::cat_show,
+    },
+    Command {
+        name: "psr-mba-set",
+        usage: "[options] <Domain> <THRTL>",
+        about: "Set throttling value (THRTL) for a domain",
+        flags: &[SOCKET],
+        operands: (2, 2),
+        dry_run: DryRun::Impossible,
+        run: psr::mba_set,
+    },
+    Command {
+        name: "psr-mba-show",
+        usage: "[options] [Domain]",
+        about: "Show Memory Bandwidth Allocation information",
+        flags: &[JSON],
+        operands: (0, 1),
+        dry_run: DryRun::Impossible,
+        run: psr::mba_show,
     },
     Command {
         name: "pci-attach",
