@@ -1,7 +1,7 @@
 //! Requests about PCI devices of the host.
 
 use api::{PciRequest, Target};
-use toolstack::config::{PciDevice, PciName};
+use toolstack::config::{PciDevice, PciName, PciPlace};
 use toolstack::pci::{PciAsk, PciRow, Wanted};
 use toolstack::xen_host::{HostAsk, HostTold};
 use toolstack::{Device, Reply, Request, xlcfg};
@@ -43,6 +43,13 @@ impl Service<'_> {
         }
     }
 
+    fn pci_rows(&self, ask: PciAsk) -> Result<Vec<PciRow>, Failed> {
+        match self.ask_of_pci(ask)? {
+            HostTold::Pci(rows) => Ok(rows),
+            other => Err(Failed::Told(format!("unexpected: {other:?}"))),
+        }
+    }
+
     fn pci_attach(&self, target: &Target, spec: &str) -> Result<api::Reply, Failed> {
         let (_, uuid) = self.config_and_uuid(target)?;
         let entry = entry(spec)?;
@@ -53,20 +60,22 @@ impl Service<'_> {
     fn pci_detach(&self, target: &Target, spec: &str, force: bool) -> Result<api::Reply, Failed> {
         let row = self.rows(std::slice::from_ref(target))?.pop();
         let row = row.ok_or_else(|| Failed::Told(format!("{}: no such domain", target.0)))?;
-        let mut entry = entry(spec)?.name;
-        if let PciName::Address(place) = entry
-            && place.function.is_some()
-        {
-            // It may have been given by its name.
-            let has = match self.ask_of_pci(PciAsk::OfDomain { domid: row.info.domid })? {
-                HostTold::Pci(rows) => rows,
-                other => return Err(Failed::Told(format!("unexpected: {other:?}"))),
-            };
-            let meant = has.into_iter().find(|it| it.address == place.first_function());
-            if let Some(name) = meant.and_then(|it| it.name) {
-                entry = PciName::Named(name);
+        let wanted = entry(spec)?.name;
+        let has = self.pci_rows(PciAsk::OfDomain { domid: row.info.domid })?;
+        let place = |address| PciName::Address(PciPlace::of(address));
+        // It may have been given by its name and be detached by its address, or the other way round.
+        let entry = match &wanted {
+            PciName::Address(one) if one.function.is_some() => {
+                let meant = has.into_iter().find(|it| it.address == one.first_function());
+                meant.and_then(|it| it.name).map(PciName::Named)
             }
-        }
+            PciName::Named(name) if has.iter().all(|it| it.name.as_ref() != Some(name)) => {
+                let named = self.pci_rows(PciAsk::Named { name: name.clone() })?;
+                named.first().map(|it| place(it.address))
+            }
+            PciName::Address(_) | PciName::Named(_) => None,
+        };
+        let entry = entry.unwrap_or(wanted);
         let target = row.info.handle.to_string();
         self.done(Request::UnplugPci { target, entry, how: unplug(force) })
     }

@@ -131,7 +131,7 @@ fn hardware_row(hardware: PsrHardware) -> api::PsrHardware {
     };
     api::PsrHardware {
         cmt: hardware.monitoring.map(|it| PsrCmt {
-            total_rmid: it.slots,
+            total_rmid: it.total_rmid,
             counters: it.counters.into_iter().map(counter).collect(),
         }),
         sockets: hardware
@@ -157,7 +157,7 @@ fn samples_row(samples: PsrSamples, names: &Names) -> api::PsrSamples {
         samples: samples.into_iter().map(|it| it.map(sample)).collect(),
     };
     api::PsrSamples {
-        total_rmid: samples.slots,
+        total_rmid: samples.total_rmid,
         sockets: samples.sockets.into_iter().map(cache).collect(),
         domains: samples.domains.into_iter().map(used).collect(),
     }

@@ -143,6 +143,10 @@ pub enum PciAsk {
         /// Also to the driver that had it before.
         rebind: bool,
     },
+    /// Which device has this name. Answered by [`HostTold::Pci`](crate::xen_host::HostTold::Pci).
+    Named {
+        name: String,
+    },
     /// Those of a domain, of whichever toolstack. Answered by [`HostTold::Pci`](crate::xen_host::HostTold::Pci).
     OfDomain {
         domid: DomId,
@@ -155,7 +159,7 @@ impl PciAsk {
         match self {
             Self::MakeAssignable { device, .. } => Some(format!("pci-assignable-add {device}")),
             Self::Return { device, .. } => Some(format!("pci-assignable-remove {:?}", device.text)),
-            Self::Assignable | Self::OfDomain { .. } => None,
+            Self::Assignable | Self::Named { .. } | Self::OfDomain { .. } => None,
         }
     }
 }

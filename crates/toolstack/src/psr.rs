@@ -67,7 +67,7 @@ pub struct PsrHardware {
 
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Monitoring {
-    pub slots: u64,
+    pub total_rmid: u64,
     pub counters: Vec<Counter>,
 }
 
@@ -84,7 +84,7 @@ pub struct PsrSocket {
 /// What monitored domains use.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct PsrSamples {
-    pub slots: u64,
+    pub total_rmid: u64,
     /// Sockets, and the size of the L3 cache of each in KiB.
     pub sockets: Vec<(u32, u64)>,
     /// By socket; counts are in bytes. `None` where there is no count.

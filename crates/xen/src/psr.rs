@@ -10,8 +10,8 @@ use crate::{DomId, Errno, Hypervisor, Op, Xen};
 /// What is known of monitoring.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum MonitoringFact {
-    /// How many domains can be monitored.
-    Slots,
+    /// The number of RMIDs; domains that are not monitored have 0.
+    TotalRmid,
     /// What a count is to be multiplied with.
     Factor,
     /// The size of this CPU's L3 cache, in KiB.
@@ -84,7 +84,7 @@ impl<H: Hypervisor> Xen<H> {
     /// ENODEV without monitoring, ENOSYS or EOPNOTSUPP on a Xen without it.
     pub fn monitoring(&mut self, fact: MonitoringFact) -> Result<u64, Errno> {
         let (command, cpu) = match fact {
-            MonitoringFact::Slots => (0, 0),
+            MonitoringFact::TotalRmid => (0, 0),
             MonitoringFact::Factor => (1, 0),
             MonitoringFact::CacheKib { cpu } => (2, cpu),
             MonitoringFact::Enabled => (3, 0),
@@ -95,11 +95,11 @@ impl<H: Hypervisor> Xen<H> {
         Ok(u64_at(self.sysctl_payload(), 8))
     }
 
-    /// The slot by which a domain is monitored; 0 if it is not.
+    /// The resource monitoring ID of a domain; 0 if it is not monitored.
     ///
     /// # Errors
     /// ENODEV without monitoring, ESRCH for no such domain.
-    pub fn monitoring_slot(&mut self, domid: DomId) -> Result<u32, Errno> {
+    pub fn rmid(&mut self, domid: DomId) -> Result<u32, Errno> {
         const QUERY: u32 = 2;
         let payload = Layout::<8>::new().u32(0, QUERY).done();
         self.domctl("psr_cmt_op", domctl::PSR_CMT_OP, domid, &payload)?;
@@ -109,7 +109,7 @@ impl<H: Hypervisor> Xen<H> {
     /// Begins or ends to monitor a domain.
     ///
     /// # Errors
-    /// EEXIST if it is monitored already, ENOENT if it is not, EOVERFLOW without a free slot; as above.
+    /// EEXIST if it is monitored already, ENOENT if it is not, EOVERFLOW without a free RMID; as above.
     pub fn set_monitored(&mut self, domid: DomId, monitored: bool) -> Result<(), Errno> {
         let payload = Layout::<8>::new().u32(0, monitored.into()).done();
         self.domctl("psr_cmt_op", domctl::PSR_CMT_OP, domid, &payload).map(drop)
@@ -122,7 +122,7 @@ impl<H: Hypervisor> Xen<H> {
     pub fn monitoring_sample(
         &mut self,
         cpu: u32,
-        slot: u32,
+        rmid: u32,
         counter: Counter,
     ) -> Result<Sample, Errno> {
         const RESOURCE_OP: u32 = 61;
@@ -136,7 +136,7 @@ impl<H: Hypervisor> Xen<H> {
         const ERRORS: u64 = 3 << 62;
         const ENTRIES: u32 = 3;
         const ENTRY_BYTES: usize = 24;
-        let select = u64::from(slot) << 32 | counter as u64;
+        let select = u64::from(rmid) << 32 | counter as u64;
         let entries: Vec<u8> = [(WRITE, SELECT, select), (READ, COUNTER, 0), (READ, TIME, 0)]
             .into_iter()
             .flat_map(|(command, register, value)| {

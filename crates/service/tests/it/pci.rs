@@ -218,10 +218,16 @@ fn a_running_vm_gets_devices_by_name_and_address_and_loses_them_by_either() {
     assert_eq!(list(), ["0000:00:10.1 None 0", "0000:00:10.0 Some(\"card\") 56"]);
     assert_eq!(detach("00:10.0", false), Ok(Reply::Done));
     assert_eq!(attach("00:10.0"), Ok(Reply::Done));
+    assert_eq!(detach("name=card", false), Ok(Reply::Done));
     assert_eq!(
         detach("name=card", false).unwrap_err(),
-        "one: has no PCI device card; `xy pci-list one` shows them"
+        "one: has no PCI device 0000:00:10.0; `xy pci-list one` shows them"
     );
+    assert_eq!(
+        detach("name=nic", false).unwrap_err(),
+        "\"nic\": no device has this name; `xy pci-assignable-list -n` shows them all"
+    );
+    assert_eq!(attach("00:10.0"), Ok(Reply::Done));
     assert_eq!(detach("0000:00:10.0", true), Ok(Reply::Done));
     assert_eq!(list(), ["0000:00:10.1 None 0"]);
     for (result, why) in [

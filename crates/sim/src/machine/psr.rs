@@ -13,7 +13,7 @@ use super::hypercall::Arena;
 use crate::bytes::{put_u32, put_u64, u32_at, u64_at};
 
 /// How many domains can be monitored.
-const SLOTS: u32 = 2;
+const RMIDS: u32 = 2;
 /// Bits in a mask of the L3 cache.
 const MASK_BITS: u32 = 11;
 const CLASSES_MAX: u32 = 15;
@@ -26,7 +26,7 @@ const SOCKET: u32 = 0;
 /// What the machine remembers.
 #[derive(Debug, Default)]
 pub(super) struct Rdt {
-    slots: BTreeMap<DomId, u32>,
+    rmids: BTreeMap<DomId, u32>,
     /// By the command that reads it.
     shares: BTreeMap<(DomId, u32), u64>,
 }
@@ -40,7 +40,7 @@ impl SimXen {
     pub(super) fn monitoring(&self, call: &mut [u8]) -> Result<(), Errno> {
         self.check_rdt()?;
         let data = match u32_at(call, SYSCTL_HEADER) {
-            0 => SLOTS.into(),
+            0 => RMIDS.into(),
             1 => FACTOR,
             2 if u32_at(call, SYSCTL_HEADER + 8) < self.config.cpus => 20_480,
             3 => 1,
@@ -73,17 +73,17 @@ impl SimXen {
     /// `psr_cmt_op` of a domain.
     pub(super) fn monitor_domain(&mut self, domid: DomId, call: &mut [u8]) -> Result<(), Errno> {
         self.check_rdt()?;
-        let slots = &mut self.rdt.slots;
+        let rmids = &mut self.rdt.rmids;
         match u32_at(call, HEADER) {
-            0 => slots.remove(&domid).map(drop).ok_or(Errno::ENOENT),
-            1 if slots.contains_key(&domid) => Err(Errno::EEXIST),
+            0 => rmids.remove(&domid).map(drop).ok_or(Errno::ENOENT),
+            1 if rmids.contains_key(&domid) => Err(Errno::EEXIST),
             1 => {
-                let free = (1..=SLOTS).find(|slot| slots.values().all(|used| used != slot));
-                slots.insert(domid, free.ok_or(Errno::EOVERFLOW)?);
+                let free = (1..=RMIDS).find(|rmid| rmids.values().all(|used| used != rmid));
+                rmids.insert(domid, free.ok_or(Errno::EOVERFLOW)?);
                 Ok(())
             }
             2 => {
-                put_u32(call, HEADER + 4, slots.get(&domid).copied().unwrap_or_default());
+                put_u32(call, HEADER + 4, rmids.get(&domid).copied().unwrap_or_default());
                 Ok(())
             }
             _ => Err(Errno::EINVAL),
@@ -112,7 +112,7 @@ impl SimXen {
         Ok(())
     }
 
-    /// Counters of a domain: the cache has as many units as the slot's number times a thousand, and a unit of bandwidth is
+    /// Counters of a domain: the cache has as many units as the RMID times a thousand, and a unit of bandwidth is
     /// used in each microsecond.
     pub(super) fn platform_op(
         &mut self,
@@ -133,8 +133,8 @@ impl SimXen {
             match (u32_at(entry, 0), u64_at(entry, 8)) {
                 (1, 0xc8d) => selected = u64_at(entry, 16),
                 (0, 0xc8e) => {
-                    let (slot, event) = (selected >> 32, selected & 0xff);
-                    let count = if event == 1 { slot * 1000 } else { self.now.0 / 1000 };
+                    let (rmid, event) = (selected >> 32, selected & 0xff);
+                    let count = if event == 1 { rmid * 1000 } else { self.now.0 / 1000 };
                     put_u64(entry, 16, count);
                 }
                 (0, 0x10) => put_u64(entry, 16, self.now.0),

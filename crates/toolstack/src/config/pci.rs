@@ -23,6 +23,14 @@ pub struct PciPlace {
 }
 
 impl PciPlace {
+    /// Of this one function.
+    #[must_use]
+    pub fn of(PciAddress(number): PciAddress) -> Self {
+        let [low, bus, segment @ ..] = number.to_le_bytes();
+        let (device, function) = (low >> 3, Some(low & 7));
+        Self { segment: u16::from_le_bytes(segment), bus, device, function }
+    }
+
     /// The function that it is, or the first of all.
     #[must_use]
     pub fn first_function(self) -> PciAddress {

@@ -31,6 +31,10 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
             PciAsk::Return { device, rebind } => {
                 self.return_device(&device, rebind).map(HostTold::Warnings)
             }
+            PciAsk::Named { name } => {
+                let address = self.named(&Wanted { text: name.clone(), address: None })?;
+                Ok(HostTold::Pci(vec![PciRow { address, name: Some(name), guest_slot: 0 }]))
+            }
             PciAsk::OfDomain { domid } => self.devices_of(domid).map(HostTold::Pci),
         }
     }

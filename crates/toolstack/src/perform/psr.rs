@@ -69,10 +69,10 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
     fn psr_hardware(&mut self) -> Result<PsrHardware, Failure> {
         let monitoring = match self.counters() {
             Ok(counters) => {
-                let slots = self.xen.monitoring(MonitoringFact::Slots);
-                let slots =
-                    slots.map_err(|errno| failure("monitoring", monitoring_problem(errno)))?;
-                Some(Monitoring { slots, counters })
+                let total_rmid = self.xen.monitoring(MonitoringFact::TotalRmid);
+                let total_rmid =
+                    total_rmid.map_err(|errno| failure("monitoring", monitoring_problem(errno)))?;
+                Some(Monitoring { total_rmid, counters })
             }
             Err(_) => None,
         };
@@ -92,7 +92,7 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         if !counters.contains(&counter) {
             return Err(failure("this host", "its CPUs do not count that"));
         }
-        let slots = self.xen.monitoring(MonitoringFact::Slots).map_err(told)?;
+        let total_rmid = self.xen.monitoring(MonitoringFact::TotalRmid).map_err(told)?;
         let factor = self.xen.monitoring(MonitoringFact::Factor).map_err(told)?;
         let cpus = self.sockets()?;
         let mut sockets = Vec::new();
@@ -103,14 +103,14 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         let mut domains = Vec::new();
         for &domid in domids {
             // One that has ended meanwhile is not monitored either.
-            let Ok(slot @ 1..) = self.xen.monitoring_slot(domid) else { continue };
+            let Ok(rmid @ 1..) = self.xen.rmid(domid) else { continue };
             let samples = cpus.values().map(|cpu| {
-                let sample = self.xen.monitoring_sample(*cpu, slot, counter).ok()?;
+                let sample = self.xen.monitoring_sample(*cpu, rmid, counter).ok()?;
                 Some(Sample { count: sample.count.saturating_mul(factor), ..sample })
             });
             domains.push((domid, samples.collect()));
         }
-        Ok(PsrSamples { slots, sockets, domains })
+        Ok(PsrSamples { total_rmid, sockets, domains })
     }
 
     fn psr_shares(&mut self, what: Shared, domids: &[DomId]) -> Result<Vec<PsrShares>, Failure> {
@@ -147,7 +147,7 @@ fn monitoring_problem(errno: Errno) -> String {
         }
         Errno::EEXIST => "is monitored already".to_owned(),
         Errno::ENOENT => "is not monitored".to_owned(),
-        Errno::EOVERFLOW => "all monitors are in use; `psr-cmt-detach` another domain".to_owned(),
+        Errno::EOVERFLOW => "no RMID is free; `psr-cmt-detach` another domain".to_owned(),
         errno => format!("Xen returned {errno}"),
     }
 }

@@ -134,7 +134,7 @@ fn no_shares<H: Hypervisor>(xen: &mut Xen<H>) -> Checked {
         same("what can be shared out", &info, &none)?;
     }
     with_domain(xen, DomainKind::Pv, |xen, domid| {
-        same("a slot", &xen.monitoring_slot(domid), &Err(Errno::ENODEV))?;
+        same("a slot", &xen.rmid(domid), &Err(Errno::ENODEV))?;
         same("monitor", &xen.set_monitored(domid, true), &Err(Errno::ENODEV))?;
         same("a share", &xen.allocation(domid, Allocation::L3Cache, 0), &none)?;
         same(

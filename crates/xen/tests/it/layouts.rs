@@ -288,7 +288,7 @@ fn issue_devices(xen: &mut Xen<Scripted<'_>>) {
     for monitored in [true, false] {
         let _ = xen.set_monitored(DOMID, monitored);
     }
-    let _ = xen.monitoring_slot(DOMID);
+    let _ = xen.rmid(DOMID);
     for what in [
         Allocation::L3Cache,
         Allocation::L3Code,
@@ -343,7 +343,7 @@ fn issue_host(xen: &mut Xen<Scripted<'_>>) {
     let _ = xen.numa_nodes();
     let _ = xen.pci_nodes(&[PciAddress(0x0001_02fb), PciAddress(8)]);
     for fact in [
-        MonitoringFact::Slots,
+        MonitoringFact::TotalRmid,
         MonitoringFact::Factor,
         MonitoringFact::CacheKib { cpu: 3 },
         MonitoringFact::Enabled,
