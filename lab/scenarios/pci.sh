@@ -166,6 +166,20 @@ xenstore-rm /local/domain/0/backend/pci 2>/dev/null
 for it in one two; do
     check "the backends are the same: $it" diff /results/backend.$it.xl /results/backend.$it.xy
 done
+
+echo "== xl's domain is adopted with its device"
+: >"$(console_log pv)"
+check "xl: create" xl create -q /tmp/pv.cfg
+guest_has xl 1
+check "adopt" xy adopt pv
+check "both list it" both pci-list pv
+check "it has it in its configuration" sh -c "xy list -l pv | grep -q pcidevs"
+check "detach" xy pci-detach pv $card
+guest_has adopted 0
+check "attach" xy pci-attach pv $card
+guest_has adopted 1
+check "destroy" xy destroy pv
+check "it is assignable" sh -c "xy pci-assignable-list -n | grep -q '$card card'"
 check "remove the other" xy pci-assignable-remove $bare
 
 echo "== an HVM guest has devices"

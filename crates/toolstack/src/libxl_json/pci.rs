@@ -1,9 +1,10 @@
-//! Devices of the host, to JSON.
+//! Devices of the host, to JSON and from it.
 
 use serde_json::{Map, Value};
 
+use super::read::{Node, Result};
 use super::write::set;
-use crate::config::{Passthrough, PciDevice, PciName, VmConfig};
+use crate::config::{Passthrough, PciDevice, PciName, PciPlace, RdmPolicy, VmConfig};
 
 pub(super) fn put(config: &VmConfig, whole: &mut Value) {
     let devices = &config.options.pci;
@@ -52,6 +53,44 @@ fn device(device: &PciDevice) -> Value {
     fields.into()
 }
 
+/// Those of a whole configuration.
+pub(super) fn read(root: &Node<'_>) -> Result<Vec<PciDevice>> {
+    root.objects("pcidevs")?.iter().map(read_device).collect()
+}
+
+fn read_device(node: &Node<'_>) -> Result<PciDevice> {
+    let flag = |key: &str| Ok(node.flag(key)? == Some(true));
+    // Where a named one is libxl says too, and it may be elsewhere by now.
+    let name = match node.owned("name")? {
+        Some(name) => PciName::Named(name),
+        None => {
+            let is_whole = node.number("vfunc_mask")? == Some(u32::MAX.into());
+            let function = node.narrow::<u8>("func")?.unwrap_or_default();
+            let device = node.narrow::<u8>("dev")?.unwrap_or_default();
+            node.refuse_if("func", function > 7, "expected 0 to 7")?;
+            node.refuse_if("dev", device > 31, "expected 0 to 31")?;
+            PciName::Address(PciPlace {
+                segment: node.narrow("domain")?.unwrap_or_default(),
+                bus: node.narrow("bus")?.unwrap_or_default(),
+                device,
+                function: (!is_whole).then_some(function),
+            })
+        }
+    };
+    let slot = node.narrow::<u8>("vdevfn")?.map(|place| place >> 3).filter(|slot| *slot != 0);
+    Ok(PciDevice {
+        name,
+        slot,
+        permissive: flag("permissive")?,
+        msitranslate: flag("msitranslate")?,
+        seize: flag("seize")?,
+        power_mgmt: flag("power_mgmt")?,
+        rdm_policy: node
+            .choice("rdm_policy", &RdmPolicy::ALL, RdmPolicy::as_str)?
+            .unwrap_or(RdmPolicy::Strict),
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -73,6 +112,9 @@ mod tests {
             ])
         );
         assert_eq!(fields["c_info"]["passthrough"], "sync_pt");
+        let text = serde_json::Value::Object(fields.clone()).to_string();
+        let read = crate::libxl_json::from_json("g", &text).unwrap().config;
+        assert_eq!(read.options.pci, config.options.pci);
         assert_eq!(fields["b_info"]["type.pv"]["e820_host"], "True");
     }
 }

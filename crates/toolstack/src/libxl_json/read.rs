@@ -8,7 +8,7 @@ use xen_build::{CpuidRegister, NO_SUBLEAF};
 
 use super::write::{LMCE, kind, register_name, shutdown_action, tsc_mode, vga};
 use super::{ImportError, Imported};
-use super::{machine, served};
+use super::{machine, pci, served};
 use crate::config::{
     AffinityConfig, Bios, Bootloader, ClockOffset, CpuLists, CpuidConfig, DiskBus, DiskConfig,
     GuestOptions, HardwareAccess, HvmSettings, ImageFormat, IoMemory, IoPorts, Mac, MachineOptions,
@@ -21,7 +21,6 @@ use crate::xlcfg::{self, MEMORY_MIB_MAX, Source, shown, viridian_default, viridi
 
 /// Devices that Xylem does not have. A VM with one would miss it.
 const DEVICES: &[&str] = &[
-    "pcidevs",
     "rdms",
     "dtdevs",
     "vtpms",
@@ -286,6 +285,7 @@ fn config(root: &Node<'_>, warnings: &mut Vec<String>) -> Result<VmConfig> {
             cpuid,
             machine: machine::read(&create, &build, &own, kind)?,
             shim: shim(&own, kind)?,
+            pci: pci::read(root)?,
             host_map: kind == DomainKind::Pv && own.flag("e820_host")? == Some(true),
             ..guest_options(&build, &create, kind, vcpus_max)?
         },
@@ -347,8 +347,8 @@ fn guest_options(
         },
         hardware: hardware(build)?,
         machine: MachineOptions::default(),
-        // Devices are refused, and without them it says nothing.
         pci: Vec::new(),
+        // Devices say what they have reserved.
         rdm: None,
         // Read beside them, from the part that is for the kind.
         host_map: false,

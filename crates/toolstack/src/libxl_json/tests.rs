@@ -310,7 +310,7 @@ fn what_is_not_supported_is_named() {
     say(with("/nics/0/bridge", json!("br0,script=x")));
     say(with("/on_crash", json!("reboot")));
     expect![[r#"
-        saved: pcidevs: such devices are not supported
+        saved: pci: not for PVH domains: Xen gives them no devices of the host yet
         saved: b_info.iomem[0].number: expected a first frame and how many
         saved: b_info.device_model_stubdomain: device models in domains of their own are not supported
         saved: b_info.tsc_mode: "native_paravirt": expected one of default, always_emulate, native
