@@ -34,6 +34,8 @@ keep_making() {
     until [ -e /run/enough ]; do
         number=$((number + 1))
         make $number >>$state/made
+        # apt is to get on as well.
+        sleep 2
     done
 }
 
@@ -85,7 +87,7 @@ second() {
     unikernel_cfg defined "vif = ['bridge=xenbr0']"
     unikernel_cfg created
     linux_cfg linux "type = 'pv'" "memory = 96" "vif = ['bridge=xenbr0']" "disk = ['$state/linux.img,raw,xvda,w']" \
-        "extra = '$FAST_BOOT xylem.ip=10.0.0.5 xylem.io=1 xylem.net=1'"
+        "extra = '$FAST_BOOT xylem.ip=10.0.0.5 xylem.io=1 xylem.net=1 xylem.rest=2'"
     check "define one" sh -c 'xy define /tmp/defined.cfg && xy start defined'
     check "create one" xy create -q /tmp/created.cfg
     check "and Linux" xy create -q /tmp/linux.cfg
