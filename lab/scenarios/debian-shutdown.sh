@@ -14,7 +14,7 @@ unikernel() {
 # linux NAME ORDER LINE: it writes to its disk all the time, and verifies what it reads.
 linux() {
     cp /guest/disk.img "$state/$1.img"
-    linux_cfg "$1" "type = 'pv'" "memory = 96" "extra = '$FAST_BOOT xylem.io=1 xylem.tick=2'" \
+    linux_cfg "$1" "type = 'pv'" "memory = 96" "extra = '$FAST_BOOT xylem.io=1 xylem.tick=2 xylem.rest=2'" \
         "disk = ['$state/$1.img,raw,xvda,w']" "vif = ['bridge=xenbr0']" "$3"
     check "define $1" xy define "/tmp/$1.cfg" --order="$2"
 }
