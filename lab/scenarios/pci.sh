@@ -151,7 +151,8 @@ plugs() {
     check "$1: what was detached is assignable" both pci-assignable-list -n
     check "$1: detach the last" "$1" pci-detach pv 00:11.0
     guest_has "$1" 0
-    check "$1: nothing of it is left" sh -c "! xenstore-ls -f | grep -v '^/libxl/pci/' | grep pci/"
+    # What the guest wrote below its own `error` is its own.
+    check "$1: nothing of it is left" sh -c "! xenstore-ls -f | grep -v -e '^/libxl/pci/' -e /error/device/ | grep pci/"
     check "$1: attach by name" "$1" pci-attach pv name=card
     guest_has "$1" 1
     check "$1: detach by address, by force" "$1" pci-detach -f pv $card
@@ -164,7 +165,8 @@ plugs xl
 wait_for '! xl domid pv' 30
 xenstore-rm /local/domain/0/backend/pci 2>/dev/null
 for it in one two; do
-    check "the backends are the same: $it" diff /results/backend.$it.xl /results/backend.$it.xy
+    for tool in xl xy; do sort /results/backend.$it.$tool >/tmp/backend.$tool; done
+    check "the backends are the same: $it" diff /tmp/backend.xl /tmp/backend.xy
 done
 
 echo "== xl's domain is adopted with its device"

@@ -158,9 +158,12 @@ pub struct Adopt {
     /// The file's name, for error messages.
     #[serde(default)]
     pub file: String,
-    /// Its boot configuration; devices and sizes in it are ignored. Without one it is refused.
+    /// Its boot configuration; devices and sizes in it are ignored. Without this or the next one it is refused.
     #[serde(default)]
     pub config_text: Option<String>,
+    /// The configuration that libxl keeps of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub libxl_json: Option<String>,
     /// The client's working directory.
     #[serde(default)]
     pub cwd: String,

@@ -7,7 +7,7 @@ use api::{Answer, Target};
 use toolstack::config::{Connection, VmConfig};
 use toolstack::plan::{Start, Unplug, plan_create, plan_plug};
 use toolstack::xlcfg::{self, HostDefaults};
-use toolstack::{Device, PlanOf, Reply, Request};
+use toolstack::{Device, PlanOf, Reply, Request, libxl_json};
 use xen::Uuid;
 
 use crate::{Failed, Progress, Service, devices, render, unexpected};
@@ -86,7 +86,19 @@ impl Service<'_> {
             let source = xlcfg::Source { file: &adopt.file, text: &text, overrides: &[] };
             self.configuration(source, &adopt.cwd, false, false).map(Box::new)
         };
-        let base = adopt.config_text.map(read).transpose()?;
+        let base = match (adopt.config_text, adopt.libxl_json) {
+            (Some(text), _) => Some(read(text)?),
+            (None, Some(json)) => {
+                let imported = libxl_json::from_json(&adopt.file, &json).map_err(|error| {
+                    Failed::Told(format!("{error}; --config names a file that says it otherwise"))
+                })?;
+                for warning in imported.warnings {
+                    self.door.tell(&Answer::Warning(warning))?;
+                }
+                Some(Box::new(imported.config))
+            }
+            (None, None) => None,
+        };
         self.done(Request::Adopt { target: adopt.target.0, base })
     }
 

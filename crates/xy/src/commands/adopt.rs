@@ -94,13 +94,17 @@ fn libvirt(kept: &Kept, name: &str) -> Option<String> {
 fn request(row: &DomainRow, kept: &Kept, file: Option<&str>) -> Result<Request, Failure> {
     // Not the domid, which may belong to another domain by now.
     let target = api::Target(row.uuid.clone());
-    let (file, config_text, cwd) = match (file, &kept.config) {
+    let kept = kept.json.clone();
+    Ok(Request::Adopt(match (file, kept) {
         (Some(file), _) => {
             let (text, cwd) = create::read(file)?;
-            (file.to_owned(), Some(text), cwd)
+            let (file, config_text) = (file.to_owned(), Some(text));
+            Adopt { target, file, config_text, libxl_json: None, cwd }
         }
-        (None, Some((file, text))) => (file.clone(), Some(text.clone()), "/".to_owned()),
-        (None, None) => (String::new(), None, "/".to_owned()),
-    };
-    Ok(Request::Adopt(Adopt { target, file, config_text, cwd }))
+        (None, kept) => {
+            let (file, libxl_json) = kept.unzip();
+            let (file, cwd) = (file.unwrap_or_default(), "/".to_owned());
+            Adopt { target, file, config_text: None, libxl_json, cwd }
+        }
+    }))
 }
