@@ -78,6 +78,8 @@ said() {
     cat "/tmp/$1.err" >>"/results/differ/change $(echo "$3" | tr '/' '_').$1"
 }
 each() {
+    # The process that xl leaves with a domain may still be at it when "shutdown -w" has ended.
+    case $1 in create*) wait_for '! xl domid one && ! xl domid two' 30 ;; esac
     said theirs two "$1"
     said ours one "$1"
     diff /tmp/theirs.out /tmp/ours.out && diff /tmp/theirs.status /tmp/ours.status
