@@ -94,8 +94,10 @@ linux_cfg pv "type = 'pv'" "memory = 128" "extra = 'console=hvc0 quiet $FAST_BOO
 # xl does not unpack the compressed kernel under emulation in any time worth waiting for.
 [ ! -e /guest/vmlinux ] || sed -i 's|/guest/vmlinuz|/guest/vmlinux|' /tmp/pv.cfg
 # backend: its nodes, without the domain's number and what changes by itself.
-backend() { xenstore-ls -fp "/local/domain/0/backend/pci/$1" | sed -e "s/\b$1\b/N/g" -e "s/\([nr]\)$1\b/\1N/g" | grep -v '/state'; }
-frontend() { xenstore-ls -fp "/local/domain/$1/device/pci" | sed -e "s/\b$1\b/N/g" -e "s/\([nr]\)$1\b/\1N/g" | grep -v '/state'; }
+# nameless DOMID: without its number.
+nameless() { sed -e "s|/$1/|/N/|g" -e "s|\"$1\"|\"N\"|" -e "s/\([nr]\)$1\b/\1N/g" | grep -v '/state' | sort; }
+backend() { xenstore-ls -fp "/local/domain/0/backend/pci/$1" | nameless "$1"; }
+frontend() { xenstore-ls -fp "/local/domain/$1/device/pci" | nameless "$1"; }
 runs() {
     check "$1: the guest sees it" console_wait pv 'pci=0000:00:00.0 0x1af4:0x1005' 120
     check "$1: and reads random bytes from it" console_wait pv 'rng=[0-9]' 60
@@ -165,8 +167,7 @@ plugs xl
 wait_for '! xl domid pv' 30
 xenstore-rm /local/domain/0/backend/pci 2>/dev/null
 for it in one two; do
-    for tool in xl xy; do sort /results/backend.$it.$tool >/tmp/backend.$tool; done
-    check "the backends are the same: $it" diff /tmp/backend.xl /tmp/backend.xy
+    check "the backends are the same: $it" diff /results/backend.$it.xl /results/backend.$it.xy
 done
 
 echo "== xl's domain is adopted with its device"
@@ -229,7 +230,9 @@ hvm_runs xy
 check "both: they are assignable again" both pci-assignable-list -n
 hvm_runs xl
 wait_for '! xl domid hvm' 30
+# xl leaves these behind.
 xenstore-rm /local/domain/0/backend/pci 2>/dev/null
+xenstore-rm /local/domain/0/device-model 2>/dev/null
 check "the backends are the same" diff /results/backend.hvm.xl /results/backend.hvm.xy
 check "remove the other" xy pci-assignable-remove $bare
 

@@ -182,11 +182,8 @@ impl Reader<'_> {
             msitranslate: flag("pci_msitranslate"),
             seize: flag("pci_seize"),
             power_mgmt: flag("pci_power_mgmt"),
-            rdm_policy: match kind {
-                // Shared reserved memory is a way from one guest to another.
-                DomainKind::Pv => RdmPolicy::Strict,
-                _ => rdm.map_or(RdmPolicy::default(), |rdm| rdm.policy),
-            },
+            // Shared reserved memory is a way from one guest to another.
+            rdm_policy: rdm.map_or(RdmPolicy::Strict, |rdm| rdm.policy),
         };
         let mut devices = Vec::new();
         for (name, text, place) in found.take(self.list("pci")) {
