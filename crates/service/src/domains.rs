@@ -41,6 +41,12 @@ impl Service<'_> {
         Ok(api::Reply::Domname(name.ok_or_else(|| no_such_domain(&domid.to_string()))?))
     }
 
+    /// The one that is meant.
+    pub(crate) fn row(&self, target: &Target) -> Result<DomainRow, Failed> {
+        let row = self.rows(std::slice::from_ref(target))?.pop();
+        row.ok_or_else(|| no_such_domain(&target.0))
+    }
+
     /// The rows of a listing: those of `targets` in their order, or all.
     pub(crate) fn rows(&self, targets: &[Target]) -> Result<Vec<DomainRow>, Failed> {
         if let [Target(target)] = targets

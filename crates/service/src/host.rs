@@ -49,7 +49,7 @@ impl Service<'_> {
             HostRequest::PoolRemove { pool, cpus: text } => {
                 HostAsk::RemoveCpus { pool, cpus: cpus(&text)? }
             }
-            HostRequest::PoolMigrate { target, pool } => match self.moved(target, pool)? {
+            HostRequest::PoolMigrate { target, pool } => match self.moved(&target, pool)? {
                 Moved::Other(ask) => ask,
                 Moved::Own(request) => return self.done(request),
             },
@@ -68,16 +68,20 @@ impl Service<'_> {
             HostRequest::Psr(request) => return self.psr(request),
             HostRequest::PoolSplit => HostAsk::SplitByNode { fresh_uuid: self.fresh_uuid()? },
         };
+        let told = self.ask_host(ask)?;
+        self.told_of_host(told, &devices)
+    }
+
+    pub(crate) fn ask_host(&self, ask: HostAsk) -> Result<HostTold, Failed> {
         match self.ask(Request::Host(Box::new(ask)))? {
-            Reply::Host(told) => self.told_of_host(*told, &devices),
+            Reply::Host(told) => Ok(*told),
             other => Err(unexpected(&other)),
         }
     }
 
     /// Any toolstack's domain can be moved, but Xen's own control domain.
-    fn moved(&self, target: Target, pool: String) -> Result<Moved, Failed> {
-        let rows = self.rows(&[target])?;
-        let row = rows.first().ok_or_else(|| Failed::Told("no such domain".to_owned()))?;
+    fn moved(&self, target: &Target, pool: String) -> Result<Moved, Failed> {
+        let row = self.row(target)?;
         let (domid, handle) = (row.info.domid, row.info.handle);
         if domid == DomId::DOM0 {
             return Err(Failed::Told("Domain-0: stays in its pool".to_owned()));

@@ -4,10 +4,10 @@ use api::{PciRequest, Target};
 use toolstack::config::{PciDevice, PciName, PciPlace};
 use toolstack::pci::{PciAsk, PciRow, Wanted};
 use toolstack::xen_host::{HostAsk, HostTold};
-use toolstack::{Device, Reply, Request, xlcfg};
+use toolstack::{Device, Request, xlcfg};
 
 use crate::devices::unplug;
-use crate::{Failed, Progress, Service, unexpected};
+use crate::{Failed, Progress, Service};
 
 impl Service<'_> {
     pub(crate) fn pci(&self, request: PciRequest) -> Result<api::Reply, Failed> {
@@ -23,28 +23,19 @@ impl Service<'_> {
                 PciAsk::Return { device: Wanted { text: device, address }, rebind }
             }
             PciRequest::List { target } => {
-                let rows = self.rows(&[target])?;
-                let row = rows.first().ok_or_else(|| Failed::Told("no such domain".to_owned()))?;
-                PciAsk::OfDomain { domid: row.info.domid }
+                PciAsk::OfDomain { domid: self.row(&target)?.info.domid }
             }
             PciRequest::Attach { target, device } => return self.pci_attach(&target, &device),
             PciRequest::Detach { target, device, force } => {
                 return self.pci_detach(&target, &device, force);
             }
         };
-        let told = self.ask_of_pci(ask)?;
+        let told = self.ask_host(HostAsk::Pci(ask))?;
         self.told_of_host(told, &[])
     }
 
-    fn ask_of_pci(&self, ask: PciAsk) -> Result<HostTold, Failed> {
-        match self.ask(Request::Host(Box::new(HostAsk::Pci(ask))))? {
-            Reply::Host(told) => Ok(*told),
-            other => Err(unexpected(&other)),
-        }
-    }
-
     fn pci_rows(&self, ask: PciAsk) -> Result<Vec<PciRow>, Failed> {
-        match self.ask_of_pci(ask)? {
+        match self.ask_host(HostAsk::Pci(ask))? {
             HostTold::Pci(rows) => Ok(rows),
             other => Err(Failed::Told(format!("unexpected: {other:?}"))),
         }
@@ -58,8 +49,7 @@ impl Service<'_> {
     }
 
     fn pci_detach(&self, target: &Target, spec: &str, force: bool) -> Result<api::Reply, Failed> {
-        let row = self.rows(std::slice::from_ref(target))?.pop();
-        let row = row.ok_or_else(|| Failed::Told(format!("{}: no such domain", target.0)))?;
+        let row = self.row(target)?;
         let wanted = entry(spec)?.name;
         let has = self.pci_rows(PciAsk::OfDomain { domid: row.info.domid })?;
         let place = |address| PciName::Address(PciPlace::of(address));

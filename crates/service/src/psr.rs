@@ -6,10 +6,9 @@ use api::{
 };
 use toolstack::psr::{PsrAsk, PsrHardware, PsrSamples, PsrShares, Shared};
 use toolstack::xen_host::{HostAsk, HostTold};
-use toolstack::{Reply, Request};
 use xen::{Allocation, AllocationInfo, Counter, DomId, Sample};
 
-use crate::{Failed, Service, unexpected};
+use crate::{Failed, Service};
 
 /// Domains and their names.
 type Names = Vec<(DomId, Option<String>)>;
@@ -19,8 +18,8 @@ impl Service<'_> {
         let mut names = Names::new();
         let ask = match request {
             PsrRequest::Hardware => PsrAsk::Hardware,
-            PsrRequest::CmtAttach { target } => self.monitor(target, true)?,
-            PsrRequest::CmtDetach { target } => self.monitor(target, false)?,
+            PsrRequest::CmtAttach { target } => self.monitor(&target, true)?,
+            PsrRequest::CmtDetach { target } => self.monitor(&target, false)?,
             PsrRequest::CmtShow { counter, targets } => {
                 names = self.names(&targets)?;
                 PsrAsk::Samples { counter: counter_of(counter), domids: domids(&names) }
@@ -41,17 +40,13 @@ impl Service<'_> {
                     // As in xl, code and data are those of level 3.
                     (_, _) => Allocation::L2Cache,
                 };
-                self.set_share(target, what, sockets, cbm)?
+                self.set_share(&target, what, sockets, cbm)?
             }
             PsrRequest::MbaSet { target, sockets, thrtl } => {
-                self.set_share(target, Allocation::Bandwidth, sockets, thrtl)?
+                self.set_share(&target, Allocation::Bandwidth, sockets, thrtl)?
             }
         };
-        let told = match self.ask(Request::Host(Box::new(HostAsk::Psr(ask))))? {
-            Reply::Host(told) => *told,
-            other => return Err(unexpected(&other)),
-        };
-        Ok(match told {
+        Ok(match self.ask_host(HostAsk::Psr(ask))? {
             HostTold::PsrHardware(hardware) => api::Reply::PsrHardware(hardware_row(hardware)),
             HostTold::PsrSamples(samples) => api::Reply::PsrSamples(samples_row(samples, &names)),
             HostTold::PsrShares(shares) => {
@@ -67,19 +62,20 @@ impl Service<'_> {
         Ok(rows.into_iter().map(|row| (row.info.domid, row.name)).collect())
     }
 
-    fn one(&self, target: Target) -> Result<(DomId, String), Failed> {
-        let (domid, name) = self.names(&[target])?.remove(0);
-        Ok((domid, name.unwrap_or_else(|| domid.to_string())))
+    fn one(&self, target: &Target) -> Result<(DomId, String), Failed> {
+        let row = self.row(target)?;
+        let domid = row.info.domid;
+        Ok((domid, row.name.unwrap_or_else(|| domid.to_string())))
     }
 
-    fn monitor(&self, target: Target, monitored: bool) -> Result<PsrAsk, Failed> {
+    fn monitor(&self, target: &Target, monitored: bool) -> Result<PsrAsk, Failed> {
         let (domid, name) = self.one(target)?;
         Ok(PsrAsk::Monitor { domid, name, monitored })
     }
 
     fn set_share(
         &self,
-        target: Target,
+        target: &Target,
         what: Allocation,
         sockets: Vec<u32>,
         share: u64,

@@ -585,7 +585,8 @@ pub fn removed_paths(config: &VmConfig, uuid: Uuid, domid: Option<DomId>) -> Vec
         for kind in DeviceKind::ALL {
             // Of a VM whose record cannot be read these are not known.
             let has = all.iter().any(|device| device.kind == kind)
-                || (kind.is_served() && config.has_model());
+                || (kind.is_served() && config.has_model())
+                || (kind == DeviceKind::Pci && !config.options.pci.is_empty());
             if has {
                 let path = format!("/local/domain/0/backend/{}/{domid}", kind.as_str());
                 removals.push(Removal::of_domain(path, 2));
@@ -593,11 +594,6 @@ pub fn removed_paths(config: &VmConfig, uuid: Uuid, domid: Option<DomId>) -> Vec
                 let path = format!("/local/domain/0/error/backend/{}/{domid}", kind.as_str());
                 removals.push(Removal::of_domain(path, 3));
             }
-        }
-        if !config.options.pci.is_empty() {
-            removals.push(Removal::of_domain(format!("/local/domain/0/backend/pci/{domid}"), 2));
-            removals
-                .push(Removal::of_domain(format!("/local/domain/0/error/backend/pci/{domid}"), 3));
         }
         if config.has_model() {
             removals.push(Removal::of_domain(device_model::folder(domid), 1));

@@ -265,9 +265,7 @@ impl<H: Hypervisor> Xen<H> {
         subop: u64,
         argument: &[u8],
     ) -> Result<u64, Errno> {
-        let arena = self.hypervisor.arena();
-        arena[CALL_OFFSET..CALL_OFFSET + argument.len()].copy_from_slice(argument);
-        let address = self.hypervisor.arena_address() + CALL_OFFSET as u64;
+        let address = self.arena_structure(argument);
         self.timed(name, |hypervisor| hypervisor.hypercall(op, [subop, address, 0, 0, 0]))
     }
 

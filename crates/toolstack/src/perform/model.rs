@@ -184,6 +184,17 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         added.map_err(|error| model_failure(domid, error))
     }
 
+    fn ask_model(
+        &mut self,
+        domid: DomId,
+        model: Option<Process>,
+        command: Command,
+    ) -> Result<serde_json::Value, Failure> {
+        let mut monitor = self.told_monitor(domid, model)?;
+        let answer = self.command(&mut monitor, command, Passed::Nothing);
+        answer.map_err(|error| model_failure(domid, error))
+    }
+
     /// Writes to the store which pseudo-terminals its serial ports are, where consoles look for them.
     pub(crate) fn note_terminals(
         &mut self,
@@ -191,10 +202,7 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         uuid: Uuid,
         model: Option<Process>,
     ) -> Result<(), Failure> {
-        let answer = self.told_monitor(domid, model).and_then(|mut monitor| {
-            let answer = self.command(&mut monitor, Command::Terminals, Passed::Nothing);
-            answer.map_err(|error| model_failure(domid, error))
-        })?;
+        let answer = self.ask_model(domid, model, Command::Terminals)?;
         let mut nodes = Nodes::default();
         for (port, path) in qmp::terminals(&answer) {
             nodes.put(format!("/local/domain/{domid}/serial/{port}/tty"), path);
@@ -209,10 +217,7 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         uuid: Uuid,
         model: Option<Process>,
     ) -> Result<(), Failure> {
-        let answer = self.told_monitor(domid, model).and_then(|mut monitor| {
-            let answer = self.command(&mut monitor, Command::Buses, Passed::Nothing);
-            answer.map_err(|error| model_failure(domid, error))
-        })?;
+        let answer = self.ask_model(domid, model, Command::Buses)?;
         let mut nodes = Nodes::default();
         for (index, device) in self.devices_of(domid)?.iter().enumerate() {
             let name = device_model::host_device_name(device.address);

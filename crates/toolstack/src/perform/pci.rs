@@ -183,12 +183,7 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
 
     /// The first that has this name, otherwise the one with this address.
     fn named(&mut self, wanted: &Wanted) -> Result<PciAddress, Failure> {
-        let nodes = match self.store.directory(pci::PATH) {
-            Ok(nodes) => nodes,
-            Err(error) if error.is_not_found() => Vec::new(),
-            Err(error) => return Err(error.into()),
-        };
-        let mut devices: Vec<_> = nodes.iter().filter_map(|node| pci::of_node(node)).collect();
+        let mut devices = self.noted_devices()?;
         devices.sort_unstable();
         for device in devices {
             let name = self.store.read_optional(&format!("{}/name", pci::path(device)))?;
@@ -438,17 +433,22 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         Ok(())
     }
 
-    /// Those that the store says a domain has.
-    fn said_to_be_of(&mut self, domid: DomId) -> Result<Vec<PciAddress>, Failure> {
+    /// Those of which the store has something.
+    fn noted_devices(&mut self) -> Result<Vec<PciAddress>, Failure> {
         let nodes = match self.store.directory(pci::PATH) {
             Ok(nodes) => nodes,
             Err(error) if error.is_not_found() => Vec::new(),
             Err(error) => return Err(error.into()),
         };
+        Ok(nodes.iter().filter_map(|node| pci::of_node(node)).collect())
+    }
+
+    /// Those that the store says a domain has.
+    fn said_to_be_of(&mut self, domid: DomId) -> Result<Vec<PciAddress>, Failure> {
         let mut look = Batch::new();
-        let asked: Vec<_> = nodes
-            .iter()
-            .filter_map(|node| pci::of_node(node))
+        let asked: Vec<_> = self
+            .noted_devices()?
+            .into_iter()
             .map(|device| (device, look.read(&format!("{}/domid", pci::path(device)))))
             .collect();
         let found = self.store.run(&look)?;

@@ -30,9 +30,10 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
                 self.psr_shares(what, &domids).map(HostTold::PsrShares)
             }
             PsrAsk::Set { domid, name, what, sockets, share } => {
-                let all = self.sockets()?;
-                let sockets =
-                    if sockets.is_empty() { all.keys().copied().collect() } else { sockets };
+                let sockets = match sockets.is_empty() {
+                    true => self.sockets()?.into_keys().collect(),
+                    false => sockets,
+                };
                 for socket in sockets {
                     let set = self.xen.set_allocation(domid, what, socket, share);
                     set.map_err(|errno| {
@@ -46,10 +47,8 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
 
     /// Sockets, and one of the CPUs of each.
     fn sockets(&mut self) -> Result<BTreeMap<u32, u32>, Failure> {
-        let places = self.xen.cpu_places();
-        let places = places.map_err(|errno| failure("the machine's topology", errno))?;
         let mut sockets = BTreeMap::new();
-        for (cpu, place) in (0..).zip(places) {
+        for (cpu, place) in (0..).zip(self.cpu_places()?) {
             if let Some(place) = place {
                 sockets.entry(place.socket).or_insert(cpu);
             }

@@ -20,10 +20,6 @@ use crate::layout::{self, DeviceKind, DeviceRef, Nodes};
 use crate::pci::{Assigned, PciRow};
 use crate::work::Failure;
 
-fn state_node(domid: DomId) -> String {
-    format!("{}/state", layout::pci_backend(domid))
-}
-
 fn means(entry: &PciDevice, row: &PciRow) -> bool {
     entry.name.means(row.address, row.name.as_deref())
 }
@@ -85,11 +81,13 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         let backend = layout::pci_backend(domid);
         let mut nodes = nodes.clone();
         let rows = self.devices_of(domid)?;
+        let mut any = false;
         for (index, _) in rows.iter().enumerate().filter(|(_, row)| means(entry, row)) {
             nodes.put(format!("{backend}/state-{index}"), XenbusState::Closing.as_str());
+            any = true;
         }
-        if rows.iter().any(|row| means(entry, row)) {
-            nodes.put(state_node(domid), XenbusState::Reconfiguring.as_str());
+        if any {
+            nodes.put(format!("{backend}/state"), XenbusState::Reconfiguring.as_str());
         }
         store::add_device(&mut self.store, domid, uuid, &nodes)
     }
