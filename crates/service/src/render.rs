@@ -368,7 +368,7 @@ pub(crate) fn block_rows(domid: u16, readings: &[DeviceReading]) -> Vec<BlockRow
     let vbds = readings.iter().filter(|reading| reading.device.kind == DeviceKind::Vbd);
     vbds.map(|reading| BlockRow {
         vdev: reading.device.devid,
-        backend_domid: 0,
+        backend_domid: reading.backend_domid.0,
         frontend_domid: domid,
         state: reading.state,
         evtchn: unsigned(reading.event_channel),
@@ -382,7 +382,7 @@ pub(crate) fn network_rows(readings: &[DeviceReading]) -> Vec<NetworkRow> {
     let vifs = readings.iter().filter(|reading| reading.device.kind == DeviceKind::Vif);
     vifs.map(|reading| NetworkRow {
         devid: reading.device.devid,
-        backend_domid: 0,
+        backend_domid: reading.backend_domid.0,
         mac: reading.mac.clone().unwrap_or_default(),
         state: reading.state,
         evtchn: unsigned(reading.event_channel),

@@ -141,6 +141,8 @@ pub struct DiskConfig {
     pub script: Option<String>,
     /// What its frontend is told of its backend.
     pub trust: Trust,
+    /// Name or domid of the driver domain that serves it; `None` for domain 0.
+    pub backend: Option<String>,
 }
 
 impl DiskConfig {
@@ -155,17 +157,31 @@ impl DiskConfig {
         self.target.is_empty()
     }
 
-    /// Why it cannot have a script in a domain of this kind: as libxl has it, QEMU serves the CD drives of HVM domains.
+    /// Why it can have neither a script nor a backend elsewhere in a domain of this kind: as libxl has it, QEMU serves the
+    /// CD drives of HVM domains.
     #[must_use]
-    pub fn script_problem(&self, kind: DomainKind) -> Option<&'static str> {
-        let is_refused = self.script.is_some() && self.cdrom && kind == DomainKind::Hvm;
-        is_refused.then_some("script: a CD drive of an HVM domain is QEMU's, which runs no script")
+    pub fn drive_problem(&self, kind: DomainKind) -> Option<&'static str> {
+        if !self.cdrom || kind != DomainKind::Hvm {
+            None
+        } else if self.backend.is_some() {
+            Some("backend: a CD drive of an HVM domain is QEMU's, which runs in domain 0")
+        } else if self.script.is_some() {
+            Some("script: a CD drive of an HVM domain is QEMU's, which runs no script")
+        } else {
+            None
+        }
     }
 
-    /// Whether it is attached to the host before its domain has it: it has a medium, and no script.
+    /// Whether it is attached to the host before its domain has it: it has a medium, no script, and no driver domain.
     #[must_use]
     pub fn is_attached_first(&self) -> bool {
-        !self.is_empty() && self.script.is_none()
+        !self.is_empty() && self.script.is_none() && self.backend.is_none()
+    }
+
+    /// Whether its hotplug script is run here.
+    #[must_use]
+    pub fn has_own_script(&self) -> bool {
+        self.script.is_some() && self.backend.is_none()
     }
 
     /// Whose disk this is, as in "in use by ...".
@@ -252,6 +268,8 @@ pub struct VifConfig {
     pub gateway: Option<String>,
     /// What its frontend is told of its backend.
     pub trust: Trust,
+    /// Name or domid of the driver domain that serves it; `None` for domain 0.
+    pub backend: Option<String>,
 }
 
 /// A transmit limit: bytes per interval.
@@ -294,10 +312,11 @@ pub struct VmConfig {
 }
 
 impl VmConfig {
-    /// The emulated disks and where they are. A read-only disk can only be emulated as a CD or by SCSI.
+    /// The emulated disks and where they are. A read-only disk can only be emulated as a CD or by SCSI, and none that is in
+    /// a driver domain.
     pub fn emulated_disks(&self) -> impl Iterator<Item = (DiskPlace, &DiskConfig)> {
         let bus = self.hvm.as_deref().map(|hvm| hvm.disk_bus);
-        self.disks.iter().filter_map(move |disk| {
+        self.disks.iter().filter(|disk| disk.backend.is_none()).filter_map(move |disk| {
             let place = DiskPlace::of(disk.vdev.number, disk.cdrom, bus?)?;
             let can_be = disk.cdrom
                 || disk.access() == Access::ReadWrite

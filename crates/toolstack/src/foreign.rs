@@ -14,7 +14,7 @@ use xen::{DomainInfo, DomainKind, DomainRef, EvtchnPort, Uuid};
 use crate::config::{DiskConfig, Rate, Trust, Vdev, VifConfig, VmConfig};
 use crate::device_model::Process;
 use crate::hotplug;
-use crate::layout::{Completion, DeviceKind, DeviceRef, kind_name};
+use crate::layout::{self, Backends, Completion, DeviceKind, DeviceRef, Ends, kind_name};
 use crate::plan::Start;
 use crate::xlcfg;
 
@@ -87,6 +87,7 @@ pub(crate) struct Adoption {
     pub(crate) domain: DomainRef,
     pub(crate) completion: Completion,
     pub(crate) disks: BTreeMap<u32, Attachment>,
+    pub(crate) backends: Backends,
     /// The device model of a domain that was ours before.
     pub(crate) model: Option<Process>,
 }
@@ -109,15 +110,29 @@ impl Adoption {
             return Err(format!("{name}: has no xenstore ring in the store; it is incomplete"));
         };
         let (mut disks, mut vifs, mut attached) = (Vec::new(), Vec::new(), BTreeMap::new());
+        let mut backends = Backends::default();
         for device in &reading.devices {
             let told = |problem: String| format!("{name}: {}: {problem}", device.device);
-            if device.backend != device.device.backend(reading.domain.domid) {
+            let ends = Ends::of_backend(device.device, reading.domain.domid, &device.backend);
+            let Some(ends) = ends else {
                 return Err(told(format!(
                     "served by {}, which cannot be taken over; detach it first",
                     device.backend
                 )));
-            }
+            };
+            let backend = (!ends.is_in_domain_0()).then(|| {
+                backends.insert(device.device, ends.backend);
+                // By its name, if that is known: its next domain has another number.
+                let named = layout::wanted_backend(base, device.device);
+                named.map_or_else(|| ends.backend.to_string(), str::to_owned)
+            });
             match device.device.kind {
+                DeviceKind::Vbd if backend.is_some() => {
+                    disks.push(DiskConfig { backend, ..described(device).map_err(told)? });
+                }
+                DeviceKind::Vif if backend.is_some() => {
+                    vifs.push(VifConfig { backend, ..vif(device).map_err(told)? });
+                }
                 DeviceKind::Vbd => {
                     let (disk, attachment) = disk(device).map_err(told)?;
                     attached.extend(attachment.map(|it| (disk.vdev.number, it)));
@@ -140,7 +155,7 @@ impl Adoption {
         };
         let completion = Completion { start, store_port: EvtchnPort(port), store_gfn };
         let (uuid, domain) = (reading.info.handle, reading.domain);
-        Ok(Self { config, uuid, domain, completion, disks: attached, model: None })
+        Ok(Self { config, uuid, domain, completion, disks: attached, backends, model: None })
     }
 
     /// The loop devices that get a tag of ours.
@@ -182,14 +197,9 @@ fn check_kind(reading: &ForeignReading, base: &VmConfig) -> Result<(), String> {
 /// One that a script has connected has no attachment.
 fn disk(device: &ForeignDevice) -> Result<(DiskConfig, Option<Attachment>), String> {
     let key = |name: &str| device.keys.get(name).map(String::as_str).unwrap_or_default();
-    let dev = key("dev");
-    let vdev: Vdev = dev.parse().map_err(|_| format!("{dev:?} is not the name of a disk"))?;
-    if vdev.number != device.device.devid {
-        return Err(format!("is called {dev}, which is {}", vdev.number));
-    }
-    let script = Some(key("script")).filter(|it| !it.is_empty());
-    let script = script.map(hotplug::path).filter(|it| it != hotplug::BLOCK);
-    let path = key("params");
+    let disk = described(device)?;
+    let script = disk.script.as_ref();
+    let path = disk.target.as_str();
     let number = hotplug::device_number(key("physical-device"));
     let attachment = match (device.file, number) {
         (_, Some(_)) if script.is_some() => None,
@@ -211,15 +221,28 @@ fn disk(device: &ForeignDevice) -> Result<(DiskConfig, Option<Attachment>), Stri
     if script.is_none() && !path.starts_with('/') {
         return Err(format!("{path:?} is not a path on this host"));
     }
+    Ok((disk, attachment))
+}
+
+/// What its nodes say of a disk.
+fn described(device: &ForeignDevice) -> Result<DiskConfig, String> {
+    let key = |name: &str| device.keys.get(name).map(String::as_str).unwrap_or_default();
+    let dev = key("dev");
+    let vdev: Vdev = dev.parse().map_err(|_| format!("{dev:?} is not the name of a disk"))?;
+    if vdev.number != device.device.devid {
+        return Err(format!("is called {dev}, which is {}", vdev.number));
+    }
+    let script = Some(key("script")).filter(|it| !it.is_empty());
+    let script = script.map(hotplug::path).filter(|it| it != hotplug::BLOCK);
     let mode = match key("mode") {
         shared if shared.contains('!') => Mode::Shared,
         written if written.starts_with('w') => Mode::ReadWrite,
         _ => Mode::ReadOnly,
     };
     let cdrom = key("device-type") == "cdrom";
-    let disk = DiskConfig {
+    Ok(DiskConfig {
         vdev,
-        target: path.to_owned(),
+        target: key("params").to_owned(),
         format: ImageFormat::Raw,
         mode,
         cdrom,
@@ -227,8 +250,8 @@ fn disk(device: &ForeignDevice) -> Result<(DiskConfig, Option<Attachment>), Stri
         script,
         // Its frontend has been told.
         trust: Trust::Trusted,
-    };
-    Ok((disk, attachment))
+        backend: None,
+    })
 }
 
 fn vif(device: &ForeignDevice) -> Result<VifConfig, String> {
@@ -255,6 +278,7 @@ fn vif(device: &ForeignDevice) -> Result<VifConfig, String> {
         gateway: text("gatewaydev"),
         // Its frontend has been told.
         trust: Trust::Trusted,
+        backend: None,
     })
 }
 
@@ -341,11 +365,16 @@ mod tests {
             devices: vec![
                 ForeignDevice {
                     device: vbd,
-                    backend: vbd.backend(domid),
+                    backend: vbd.in_domain_0(domid).backend_path(),
                     keys: disk,
                     file: Some(FileKind::Regular { bytes: 1 << 20 }),
                 },
-                ForeignDevice { device: vif, backend: vif.backend(domid), keys: net, file: None },
+                ForeignDevice {
+                    device: vif,
+                    backend: vif.in_domain_0(domid).backend_path(),
+                    keys: net,
+                    file: None,
+                },
             ],
         }
     }

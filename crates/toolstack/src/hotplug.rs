@@ -71,9 +71,12 @@ impl Scripts {
     }
 }
 
-/// The path of a device's script, if it has one.
+/// The path of a device's script, if it has one that is run here. A driver domain runs those of its devices.
 #[must_use]
 pub fn script_of(config: &VmConfig, device: DeviceRef) -> Option<String> {
+    if layout::wanted_backend(config, device).is_some() {
+        return None;
+    }
     let name = match device.kind {
         DeviceKind::Vif => config.vifs.iter().find(|it| it.devid == device.devid)?.script.as_ref(),
         DeviceKind::Vbd => {

@@ -6,9 +6,11 @@
 //! A node inherits its parent's permissions when it is created, so permissions are set only where
 //! they change: the domain's directory (the guest reads) and the few places where the guest writes.
 
+mod backends;
 mod disown;
 mod hvm;
 mod pci;
+mod removals;
 mod served;
 
 use std::collections::BTreeMap;
@@ -18,13 +20,17 @@ use xen::{DomId, DomainKind, EvtchnPort, Uuid, XenbusState};
 use xenstore::{Access, Permission};
 
 use crate::config::{DiskConfig, Mac, Start, VifConfig, VmConfig};
-use crate::device_model;
 use crate::hotplug;
 use crate::record::{self, FORMAT_NODE, Texts};
+pub use backends::{Backends, Ends};
 pub use disown::{disowned_nodes, foreign_paths};
 pub use hvm::{generation_nodes, generation_path, table_nodes};
 pub(crate) use pci::{ENTRY_NODES as PCI_ENTRY_NODES, owner_nodes as pci_owner_nodes};
 pub use pci::{backend as pci_backend, more_nodes as more_pci_nodes, nodes as pci_nodes};
+pub use removals::{
+    Removal, condemned_paths, removed_device_paths, removed_domain_paths, removed_model_paths,
+    removed_paths,
+};
 pub use served::{devices as served_devices, plugged_keyboard as plugged_keyboard_nodes};
 
 /// One node to write.
@@ -104,7 +110,7 @@ impl DeviceKind {
     }
 }
 
-/// A device of a domain, by kind and id. Its backend is in dom0.
+/// A device of a domain, by kind and id.
 ///
 /// The id of PCI devices is the place of their entry among those of `pci`; it is theirs only as long as none is removed.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
@@ -128,10 +134,10 @@ impl DeviceRef {
         format!("/local/domain/{domid}/device/{}/{}", self.kind.as_str(), self.number())
     }
 
-    /// The backend's directory.
+    /// Its two ends, if domain 0 serves it.
     #[must_use]
-    pub fn backend(self, domid: DomId) -> String {
-        format!("/local/domain/0/backend/{}/{domid}/{}", self.kind.as_str(), self.number())
+    pub fn in_domain_0(self, domid: DomId) -> Ends {
+        Ends { device: self, frontend: domid, backend: DomId::DOM0 }
     }
 
     /// The frontend's error node.
@@ -139,13 +145,6 @@ impl DeviceRef {
     pub fn frontend_error(self, domid: DomId) -> String {
         let (kind, devid) = (self.kind.as_str(), self.number());
         format!("/local/domain/{domid}/error/device/{kind}/{devid}/error")
-    }
-
-    /// The backend's error node.
-    #[must_use]
-    pub fn backend_error(self, domid: DomId) -> String {
-        let (kind, devid) = (self.kind.as_str(), self.number());
-        format!("/local/domain/0/error/backend/{kind}/{domid}/{devid}/error")
     }
 
     /// How far its hotplug script is, as [`Mark`](crate::hotplug::Mark) says it.
@@ -181,6 +180,27 @@ impl DeviceRef {
 impl std::fmt::Display for DeviceRef {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} {}", self.kind.as_str(), self.devid)
+    }
+}
+
+/// The name or domid of the driver domain that a configuration wants to serve a device.
+#[must_use]
+pub fn wanted_backend(config: &VmConfig, device: DeviceRef) -> Option<&str> {
+    match device.kind {
+        DeviceKind::Vbd => {
+            let disk = config.disks.iter().find(|it| it.vdev.number == device.devid)?;
+            disk.backend.as_deref()
+        }
+        DeviceKind::Vif => {
+            let vif = config.vifs.iter().find(|it| it.devid == device.devid)?;
+            vif.backend.as_deref()
+        }
+        // QEMU and pciback run in domain 0.
+        DeviceKind::Console
+        | DeviceKind::Vfb
+        | DeviceKind::Vkbd
+        | DeviceKind::NinePfs
+        | DeviceKind::Pci => None,
     }
 }
 
@@ -363,16 +383,17 @@ pub fn domain_nodes(
     uuid: Uuid,
     built: &BuiltDomain,
     disks: &BTreeMap<u32, Attachment>,
+    backends: &Backends,
     start: Start,
 ) -> Nodes {
-    let mut nodes = early_nodes(config, uuid, built.domid);
+    let mut nodes = early_nodes(config, uuid, built.domid, backends);
     nodes.0.extend(late_nodes(config, uuid, built, disks, start).0);
     nodes
 }
 
 /// Those that do not depend on the domain's memory and its disks: they may be written while both still come.
 #[must_use]
-pub fn early_nodes(config: &VmConfig, uuid: Uuid, domid: DomId) -> Nodes {
+pub fn early_nodes(config: &VmConfig, uuid: Uuid, domid: DomId, backends: &Backends) -> Nodes {
     let mut nodes = Nodes::default();
     let path = format!("/local/domain/{domid}");
     let guest_reads = [DOM0_ONLY, Permission::new(Access::Read, domid)];
@@ -408,10 +429,13 @@ pub fn early_nodes(config: &VmConfig, uuid: Uuid, domid: DomId) -> Nodes {
     }
     served::nodes(&mut nodes, domid, config);
     for vif in &config.vifs {
-        vif_nodes(&mut nodes, domid, uuid, vif);
+        vif_nodes(&mut nodes, domid, uuid, vif, backends);
     }
-    for disk in config.disks.iter().filter(|disk| disk.script.is_some()) {
-        vbd_nodes(&mut nodes, domid, disk, None);
+    for disk in config.disks.iter().filter(|disk| !disk.is_empty() && !disk.is_attached_first()) {
+        vbd_nodes(&mut nodes, domid, disk, None, backends);
+    }
+    if !backends.is_empty() {
+        nodes.0.extend(backends_nodes(uuid, backends).0);
     }
     // A later daemon finds all of these by it, also if the domain is gone.
     nodes.put(format!("{}/domid", record_path(uuid)), domid.to_string());
@@ -433,7 +457,8 @@ pub fn late_nodes(
     nodes.put(format!("{path}/store/port"), built.store_port.to_string());
     nodes.put(format!("{path}/store/ring-ref"), built.store_gfn.to_string());
     for disk in config.disks.iter().filter(|disk| disk.is_attached_first()) {
-        vbd_nodes(&mut nodes, domid, disk, Some(&disks[&disk.vdev.number]));
+        let attachment = Some(&disks[&disk.vdev.number]);
+        vbd_nodes(&mut nodes, domid, disk, attachment, &Backends::default());
     }
 
     // Last, because xenconsoled and the kernel's backends act on what they find.
@@ -474,10 +499,11 @@ pub fn kind_name(kind: DomainKind) -> &'static str {
 }
 
 /// Both ends of a device, up to the backend's own keys.
-fn device_ends(nodes: &mut Nodes, domid: DomId, device: DeviceRef) -> (String, String) {
-    let (frontend, backend) = (device.frontend(domid), device.backend(domid));
-    both_ends(nodes, domid, &frontend, &backend);
-    let libxl = device.libxl(domid);
+fn device_ends(nodes: &mut Nodes, ends: Ends) -> (String, String) {
+    let (frontend, backend) = (ends.frontend_path(), ends.backend_path());
+    let domid = ends.frontend;
+    both_ends(nodes, (domid, &frontend), (ends.backend, &backend));
+    let libxl = ends.device.libxl(domid);
     nodes.put(format!("{libxl}/frontend"), &frontend);
     nodes.put(format!("{libxl}/backend"), &backend);
     nodes.put(format!("{libxl}/frontend-id"), domid.to_string());
@@ -485,14 +511,17 @@ fn device_ends(nodes: &mut Nodes, domid: DomId, device: DeviceRef) -> (String, S
 }
 
 /// The directories of a frontend and a backend, and what each says of the other.
-fn both_ends(nodes: &mut Nodes, domid: DomId, frontend: &str, backend: &str) {
-    let frontend_permissions =
-        [Permission::new(Access::None, domid), Permission::new(Access::Read, DomId::DOM0)];
-    let backend_permissions = [DOM0_ONLY, Permission::new(Access::Read, domid)];
-    nodes.put_with(frontend, "", &frontend_permissions);
-    nodes.put_with(backend, "", &backend_permissions);
+fn both_ends(
+    nodes: &mut Nodes,
+    (domid, frontend): (DomId, &str),
+    (server, backend): (DomId, &str),
+) {
+    let owned =
+        |by, reader| [Permission::new(Access::None, by), Permission::new(Access::Read, reader)];
+    nodes.put_with(frontend, "", &owned(domid, server));
+    nodes.put_with(backend, "", &owned(server, domid));
     nodes.put(format!("{frontend}/backend"), backend);
-    nodes.put(format!("{frontend}/backend-id"), "0");
+    nodes.put(format!("{frontend}/backend-id"), server.to_string());
     nodes.put(format!("{backend}/frontend"), frontend);
     nodes.put(format!("{backend}/frontend-id"), domid.to_string());
     nodes.put(format!("{backend}/online"), "1");
@@ -504,11 +533,18 @@ fn device_states(nodes: &mut Nodes, frontend: &str, backend: &str) {
     nodes.put(format!("{backend}/state"), XenbusState::Initialising.as_str());
 }
 
-/// A disk that its script connects has no attachment.
-fn vbd_nodes(nodes: &mut Nodes, domid: DomId, disk: &DiskConfig, attachment: Option<&Attachment>) {
+/// A disk that its script connects, here or in a driver domain, has no attachment.
+fn vbd_nodes(
+    nodes: &mut Nodes,
+    domid: DomId,
+    disk: &DiskConfig,
+    attachment: Option<&Attachment>,
+    backends: &Backends,
+) {
     let device = DeviceRef { kind: DeviceKind::Vbd, devid: disk.vdev.number };
     let kind = if disk.cdrom { "cdrom" } else { "disk" };
-    let (frontend, backend) = device_ends(nodes, domid, device);
+    let ends = backends.ends(device, domid);
+    let (frontend, backend) = device_ends(nodes, ends);
     nodes.put(format!("{frontend}/virtual-device"), disk.vdev.number.to_string());
     nodes.put(format!("{frontend}/device-type"), kind);
     nodes.put(format!("{frontend}/trusted"), disk.trust.as_node());
@@ -527,7 +563,8 @@ fn vbd_nodes(nodes: &mut Nodes, domid: DomId, disk: &DiskConfig, attachment: Opt
     }
     nodes.put(format!("{backend}/bootable"), "1");
     nodes.put(format!("{backend}/discard-enable"), if disk.discard { "1" } else { "0" });
-    if let Some(script) = &disk.script {
+    let script = disk.script.as_deref().or((!ends.is_in_domain_0()).then_some(hotplug::BLOCK));
+    if let Some(script) = script {
         let script = hotplug::path(script);
         nodes.put(format!("{}/script", device.libxl(domid)), &script);
         nodes.put(format!("{backend}/script"), script);
@@ -540,10 +577,11 @@ fn vbd_nodes(nodes: &mut Nodes, domid: DomId, disk: &DiskConfig, attachment: Opt
     device_states(nodes, &frontend, &backend);
 }
 
-fn vif_nodes(nodes: &mut Nodes, domid: DomId, uuid: Uuid, vif: &VifConfig) {
+fn vif_nodes(nodes: &mut Nodes, domid: DomId, uuid: Uuid, vif: &VifConfig, backends: &Backends) {
     let device = DeviceRef { kind: DeviceKind::Vif, devid: vif.devid };
     let mac = vif.mac.unwrap_or_else(|| default_mac(uuid, vif.devid)).to_string();
-    let (frontend, backend) = device_ends(nodes, domid, device);
+    let ends = backends.ends(device, domid);
+    let (frontend, backend) = device_ends(nodes, ends);
     nodes.put(format!("{frontend}/handle"), vif.devid.to_string());
     nodes.put(format!("{frontend}/mac"), &mac);
     nodes.put(format!("{frontend}/mtu"), vif.mtu.unwrap_or(VIF_MTU).to_string());
@@ -563,8 +601,9 @@ fn vif_nodes(nodes: &mut Nodes, domid: DomId, uuid: Uuid, vif: &VifConfig) {
             nodes.put(format!("{backend}/{key}"), value);
         }
     }
-    // netback requires the key, but no script: we add the bridge port.
-    let script = vif.script.as_deref().map(hotplug::path).unwrap_or_default();
+    // netback requires the key, but no script: we add the bridge port. A driver domain has nobody else who does.
+    let script = vif.script.as_deref().or((!ends.is_in_domain_0()).then_some(hotplug::VIF_BRIDGE));
+    let script = script.map(hotplug::path).unwrap_or_default();
     nodes.put(format!("{backend}/script"), script);
     nodes.put(format!("{backend}/hotplug-status"), "");
     if let Some(mtu) = vif.mtu {
@@ -576,92 +615,16 @@ fn vif_nodes(nodes: &mut Nodes, domid: DomId, uuid: Uuid, vif: &VifConfig) {
     device_states(nodes, &frontend, &backend);
 }
 
-/// Paths to remove with a domain, and the directories above to remove when empty.
-#[must_use]
-pub fn removed_paths(config: &VmConfig, uuid: Uuid, domid: Option<DomId>) -> Vec<Removal> {
-    let mut removals = Vec::new();
-    if let Some(domid) = domid {
-        let all = all_devices(config);
-        for kind in DeviceKind::ALL {
-            // Of a VM whose record cannot be read these are not known.
-            let has = all.iter().any(|device| device.kind == kind)
-                || (kind.is_served() && config.has_model())
-                || (kind == DeviceKind::Pci && !config.options.pci.is_empty());
-            if has {
-                let path = format!("/local/domain/0/backend/{}/{domid}", kind.as_str());
-                removals.push(Removal::of_domain(path, 2));
-                // Where the kernel says what went wrong with a backend.
-                let path = format!("/local/domain/0/error/backend/{}/{domid}", kind.as_str());
-                removals.push(Removal::of_domain(path, 3));
-            }
-        }
-        if config.has_model() {
-            removals.push(Removal::of_domain(device_model::folder(domid), 1));
-        }
-        removals.push(Removal::of_domain(format!("/local/domain/{domid}"), 0));
-        removals.push(Removal::of_domain(format!("/libxl/{domid}"), 1));
-        removals.push(Removal::of_vm(vm_path(uuid), 1));
-    }
-    removals.push(record_removal(uuid));
-    removals
-}
-
-/// A device model's nodes, which may exist before the domain's own.
-#[must_use]
-pub fn removed_model_paths(domid: DomId) -> Vec<Removal> {
-    vec![Removal::of_vm(device_model::folder(domid), 1)]
-}
-
-/// The nodes that mark a record as complete.
-#[must_use]
-pub fn condemned_paths(uuid: Uuid) -> Vec<Removal> {
-    vec![Removal::of_vm(format!("{}/complete", record_path(uuid)), 0)]
-}
-
-/// Paths to remove of a domain whose VM continues in another. The completion mark goes first, and
-/// the domid last, so that a partly removed record can still be taken down.
-#[must_use]
-pub fn removed_domain_paths(config: &VmConfig, uuid: Uuid, domid: Option<DomId>) -> Vec<Removal> {
-    let record = record_path(uuid);
-    let mut removals = vec![Removal::of_vm(format!("{record}/complete"), 0)];
-    removals.push(Removal::of_vm(format!("{record}/{PENDING}"), 0));
-    removals.push(Removal::of_vm(suspend_port_path(uuid), 0));
-    removals.push(Removal::of_vm(saving_path(uuid), 0));
-    removals.push(Removal::of_vm(leaving_path(uuid), 0));
-    removals.push(Removal::of_vm(incoming_path(uuid), 0));
-    removals.push(Removal::of_vm(made_disks_path(uuid), 0));
-    let mut paths = removed_paths(config, uuid, domid);
-    paths.pop().expect("the record itself is the last");
-    removals.extend(paths);
-    removals.push(Removal::of_vm(format!("{record}/domid"), 0));
-    removals
-}
-
-/// Paths to remove for one device.
-#[must_use]
-pub fn removed_device_paths(domid: DomId, device: DeviceRef) -> Vec<Removal> {
-    let above = |path: String, levels| {
-        let path = path.strip_suffix("/error").map(str::to_owned).unwrap_or(path);
-        Removal::of_domain(path, levels)
-    };
-    vec![
-        above(device.frontend(domid), 1),
-        above(device.frontend_error(domid), 0),
-        above(device.libxl(domid), 2),
-        above(device.backend(domid), 3),
-        above(device.backend_error(domid), 4),
-    ]
-}
-
 /// The nodes of a hotplugged disk.
 #[must_use]
 pub fn plugged_vbd_nodes(
     domid: DomId,
     disk: &DiskConfig,
     attachment: Option<&Attachment>,
+    backends: &Backends,
 ) -> Nodes {
     let mut nodes = Nodes::default();
-    vbd_nodes(&mut nodes, domid, disk, attachment);
+    vbd_nodes(&mut nodes, domid, disk, attachment, backends);
     nodes
 }
 
@@ -672,13 +635,14 @@ pub fn device_nodes(
     uuid: Uuid,
     domid: DomId,
     disks: &BTreeMap<u32, Attachment>,
+    backends: &Backends,
 ) -> Nodes {
     let mut nodes = Nodes::default();
     for disk in config.disks.iter().filter(|disk| !disk.is_empty()) {
-        vbd_nodes(&mut nodes, domid, disk, disks.get(&disk.vdev.number));
+        vbd_nodes(&mut nodes, domid, disk, disks.get(&disk.vdev.number), backends);
     }
     for vif in &config.vifs {
-        vif_nodes(&mut nodes, domid, uuid, vif);
+        vif_nodes(&mut nodes, domid, uuid, vif, backends);
     }
     nodes
 }
@@ -724,16 +688,25 @@ pub fn made_disks_path(uuid: Uuid) -> String {
 
 /// The nodes of a hotplugged network interface.
 #[must_use]
-pub fn plugged_vif_nodes(domid: DomId, uuid: Uuid, vif: &VifConfig) -> Nodes {
+pub fn plugged_vif_nodes(domid: DomId, uuid: Uuid, vif: &VifConfig, backends: &Backends) -> Nodes {
     let mut nodes = Nodes::default();
-    vif_nodes(&mut nodes, domid, uuid, vif);
+    vif_nodes(&mut nodes, domid, uuid, vif, backends);
     nodes
 }
 
 /// A complete record for an adopted domain.
 #[must_use]
-pub fn adopted_nodes(config_text: &str, uuid: Uuid, domid: DomId, made: Completion) -> Nodes {
+pub fn adopted_nodes(
+    config_text: &str,
+    uuid: Uuid,
+    domid: DomId,
+    made: Completion,
+    backends: &Backends,
+) -> Nodes {
     let mut nodes = record_nodes(uuid, config_text);
+    if !backends.is_empty() {
+        nodes.0.extend(backends_nodes(uuid, backends).0);
+    }
     let path = record_path(uuid);
     nodes.put(format!("{path}/domid"), domid.to_string());
     nodes.put(format!("{path}/complete"), made.encode());
@@ -744,6 +717,17 @@ pub fn adopted_nodes(config_text: &str, uuid: Uuid, domid: DomId, made: Completi
 #[must_use]
 pub fn record_removal(uuid: Uuid) -> Removal {
     Removal::of_vm(record_path(uuid), 2)
+}
+
+/// A record's node that names the driver domains.
+pub const BACKENDS: &str = "backends";
+
+/// The part of a record with the driver domains.
+#[must_use]
+pub fn backends_nodes(uuid: Uuid, backends: &Backends) -> Nodes {
+    let mut nodes = Nodes::default();
+    nodes.put(format!("{}/{BACKENDS}", record_path(uuid)), backends.encode());
+    nodes
 }
 
 /// A record's node that names the devices being plugged or unplugged.
@@ -792,23 +776,4 @@ pub fn pending_nodes(uuid: Uuid, pending: &str) -> Nodes {
     let mut nodes = Nodes::default();
     nodes.put(format!("{}/{PENDING}", record_path(uuid)), pending);
     nodes
-}
-
-/// A path to remove, and how many directories above it to remove as well if that empties them.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Removal {
-    pub path: String,
-    pub levels_above: usize,
-    /// The path contains the domid, and may belong to another domain by now.
-    pub of_domain: bool,
-}
-
-impl Removal {
-    fn of_domain(path: String, levels_above: usize) -> Self {
-        Self { path, levels_above, of_domain: true }
-    }
-
-    fn of_vm(path: String, levels_above: usize) -> Self {
-        Self { path, levels_above, of_domain: false }
-    }
 }

@@ -4,6 +4,7 @@
 
 mod adoption;
 mod arrive;
+mod backends;
 mod bootloader;
 mod brake;
 mod build;
@@ -34,6 +35,7 @@ mod xen_host;
 
 pub use adoption::AdoptionWork;
 pub use arrive::LIMITS;
+pub(crate) use backends::WantedBackend;
 pub use definitions::DefinitionWork;
 pub use queries::QueryWork;
 pub use suspend::PreparedSuspend;

@@ -122,14 +122,17 @@ pub enum ConnectedBy {
     Us,
     /// Its hotplug script.
     Script,
+    /// The driver domain that has its backend, by itself.
+    DriverDomain,
 }
 
 impl ConnectedBy {
     #[must_use]
     pub fn of(config: &VmConfig, device: DeviceRef) -> Self {
-        match hotplug::script_of(config, device) {
-            Some(_) => Self::Script,
-            None => Self::Us,
+        match (layout::wanted_backend(config, device), hotplug::script_of(config, device)) {
+            (Some(_), _) => Self::DriverDomain,
+            (None, Some(_)) => Self::Script,
+            (None, None) => Self::Us,
         }
     }
 
@@ -140,14 +143,15 @@ impl ConnectedBy {
             Self::Us if device.kind == DeviceKind::Vif => {
                 Some(DeviceStep::JoinBridge(device.devid))
             }
-            Self::Us => None,
+            Self::Us | Self::DriverDomain => None,
         }
     }
 
     /// The step between a device's end and that of its nodes, if it needs one.
-    fn disconnect(self, device: DeviceRef) -> Option<DeviceStep> {
+    fn disconnect(self, device: DeviceRef) -> Option<Step> {
         match self {
-            Self::Script => Some(DeviceStep::RunScript(device, Way::Disconnect)),
+            Self::Script => Some(DeviceStep::RunScript(device, Way::Disconnect).into()),
+            Self::DriverDomain => Some(Wait::Gone(device).into()),
             Self::Us => None,
         }
     }
@@ -185,6 +189,7 @@ fn plan_new(config: &VmConfig, start: Start, origin: Origin) -> Plan {
     let mut plan = Plan::default();
     let bootloader = (origin == Origin::Images).then(|| boot_disk(config)).flatten();
     let mut ready = add_checks(&mut plan, config, origin);
+    ready.extend(find_backends(&mut plan, config, &[]));
     if !config.options.pci.is_empty() {
         // After the check whether the host can have any. At a reboot its last domain has them still.
         let first = ready[0];
@@ -241,7 +246,7 @@ fn plan_new(config: &VmConfig, start: Start, origin: Origin) -> Plan {
 
 /// Whether a device model needs a disk that a script connects.
 fn has_emulated_script(config: &VmConfig) -> bool {
-    config.emulated_disks().any(|(_, disk)| disk.script.is_some())
+    config.emulated_disks().any(|(_, disk)| disk.has_own_script())
 }
 
 /// Has scripts connect the disks that a device model needs, once their nodes are written and all of this is done.
@@ -253,7 +258,7 @@ fn add_emulated_scripts(
     disks: &mut Vec<(u32, usize)>,
 ) -> EarlyDevices {
     let mut early = EarlyDevices::new();
-    for (_, disk) in config.emulated_disks().filter(|(_, disk)| disk.script.is_some()) {
+    for (_, disk) in config.emulated_disks().filter(|(_, disk)| disk.has_own_script()) {
         let devid = disk.vdev.number;
         let device = DeviceRef { kind: DeviceKind::Vbd, devid };
         let seen = plan.add(Wait::Backend(device), &[nodes]);
@@ -312,13 +317,20 @@ fn add_server(plan: &mut Plan, config: &VmConfig, nodes: usize) -> Option<usize>
 
 fn add_checks(plan: &mut Plan, config: &VmConfig, origin: Origin) -> Vec<usize> {
     let mut ready = vec![plan.add(origin.check(config), &[])];
-    for vif in &config.vifs {
+    for vif in config.vifs.iter().filter(|vif| vif.backend.is_none()) {
         ready.push(plan.add(DeviceStep::CheckBridge(vif.devid), &[]));
     }
-    for disk in config.disks.iter().filter(|disk| disk.script.is_some()) {
+    for disk in config.disks.iter().filter(|disk| disk.has_own_script()) {
         ready.push(plan.add(DeviceStep::CheckDisk(disk.vdev.number), &[]));
     }
     ready
+}
+
+/// Finds the driver domains of its devices.
+fn find_backends(plan: &mut Plan, config: &VmConfig, after: &[usize]) -> Vec<usize> {
+    let devices = layout::devices(config).into_iter();
+    let elsewhere = devices.filter(|it| layout::wanted_backend(config, *it).is_some());
+    elsewhere.map(|device| plan.add(DeviceStep::FindBackend(device), after)).collect()
 }
 
 /// Attaches all disks concurrently; a read-only one waits for those that write the same volume,
@@ -417,7 +429,7 @@ fn add_early_vifs(plan: &mut Plan, config: &VmConfig, nodes: usize) -> (Vec<usiz
         // An emulated card joins with its device model's interface. What a script does may take packets from the guest while
         // it still runs elsewhere.
         let by = ConnectedBy::of(config, device);
-        if is_emulated(config, device) || by == ConnectedBy::Script {
+        if is_emulated(config, device) || by != ConnectedBy::Us {
             ready.push(seen);
             early.insert(device, Early::Seen(seen));
         } else {
@@ -529,7 +541,10 @@ pub fn plan_reboot(config: &VmConfig, start: Start, reached: Reached<'_>) -> Pla
     // The new domain has the old one's handle: before it is created the record must not be
     // complete.
     ready = vec![plan.take_down(TeardownStep::RemoveDomainNodes, &ready)];
+    let removed = ready.clone();
     ready.extend(add_checks(&mut plan, config, Origin::Images));
+    // They replace those of the old domain.
+    ready.extend(find_backends(&mut plan, config, &removed));
     let attached = config.disks.iter().filter(|disk| disk.is_attached_first());
     let missing = attached.filter(|disk| !reached.disks.contains(&disk.vdev.number));
     let mut disks = Vec::new();
@@ -692,12 +707,13 @@ pub enum ComesWith {
 pub fn plan_receive(config: &VmConfig, start: Start, with: ComesWith) -> Plan {
     let mut plan = Plan::default();
     let mut ready = Vec::new();
-    for vif in &config.vifs {
+    for vif in config.vifs.iter().filter(|vif| vif.backend.is_none()) {
         ready.push(plan.add(DeviceStep::CheckBridge(vif.devid), &[]));
     }
-    for disk in config.disks.iter().filter(|disk| !disk.is_empty()) {
+    for disk in config.disks.iter().filter(|disk| !disk.is_empty() && disk.backend.is_none()) {
         ready.push(plan.add(DeviceStep::CheckDisk(disk.vdev.number), &[]));
     }
+    ready.extend(find_backends(&mut plan, config, &[]));
     let record = plan.add(CreateStep::Record, &ready);
     let domain = plan.add(CreateStep::CreateDomain, &[record]);
     let mut ready = vec![domain];

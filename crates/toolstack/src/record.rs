@@ -156,11 +156,11 @@ fn parameters<'a>(spec: &'a str, known: &[&str]) -> Vec<&'a str> {
     spec.split(',').filter(is_known).collect()
 }
 
-/// The first release would put an interface on a bridge that a script connects otherwise: it finds none, and fails to start
-/// the VM.
+/// The first release would put an interface on a bridge that a script or another domain connects otherwise: it finds none, and
+/// fails to start the VM.
 fn vif_in_words_of_1(spec: &str) -> String {
     let mut known = parameters(spec, VIF_1);
-    if spec.split(',').any(|it| it.starts_with("script=")) {
+    if spec.split(',').any(|it| it.starts_with("script=") || it.starts_with("backend=")) {
         for parameter in known.iter_mut().filter(|it| it.starts_with("bridge=")) {
             *parameter = NO_BRIDGE_FOR_1;
         }
@@ -172,7 +172,7 @@ fn disk_in_words_of_1(spec: &str) -> Option<String> {
     let (before, target) = spec.split_once("target=")?;
     let mut known = parameters(before, DISK_1);
     let mut target = target;
-    if before.split(',').any(|it| it.starts_with("script=")) {
+    if before.split(',').any(|it| it.starts_with("script=") || it.starts_with("backend=")) {
         target = NOT_FOR_1;
     }
     for parameter in &mut known {

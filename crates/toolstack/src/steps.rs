@@ -26,6 +26,8 @@ pub use suspend::SuspendStep;
 pub use teardown::TeardownStep;
 pub use wait::Wait;
 
+use xen::DomId;
+
 use crate::config::VmConfig;
 use crate::domains::DomainSet;
 use crate::layout::DeviceRef;
@@ -305,6 +307,8 @@ pub(crate) struct Preparation<'a> {
     pub(crate) defined: Option<Option<u32>>,
     /// For an attach: the domains of our VMs.
     pub(crate) own: DomainSet,
+    /// Whose domain has the name of the driver domain that is to be found, as far as is known.
+    pub(crate) named: Option<DomId>,
     /// Unique among the domain identities of this machine.
     pub(crate) generation: u64,
     pub(crate) users: &'a mut DomainUsers,

@@ -278,6 +278,8 @@ pub struct Record {
     pub incoming: Option<String>,
     /// Disks that were being made for it.
     pub made_disks: Option<String>,
+    /// The driver domains of its domain's devices.
+    pub backends: Option<String>,
 }
 
 /// One line of `xl block-list` and the like, as read from the store.
@@ -285,6 +287,7 @@ pub struct Record {
 pub struct DeviceReading {
     pub device: DeviceRef,
     pub backend: String,
+    pub backend_domid: DomId,
     pub state: u32,
     pub mac: Option<String>,
     pub event_channel: Option<i64>,
@@ -389,6 +392,8 @@ pub enum Output {
     Images(Images),
     /// The path of a bootloader.
     Bootloader(String),
+    /// The driver domain of a device.
+    Backend(DomId),
     /// What is wrong, a failure each.
     Checked(Vec<Failure>),
     Attached(OwnLoop),
@@ -459,6 +464,7 @@ impl Output {
             | Self::Connected(_)
             | Self::Images(_)
             | Self::Bootloader(_)
+            | Self::Backend(_)
             | Self::SavedFile(_)
             | Self::Saved(_)
             | Self::Checkpoints(_)

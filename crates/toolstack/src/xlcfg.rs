@@ -33,6 +33,7 @@ use std::fmt;
 pub use pci::pci_function;
 pub use pool::read_pool;
 pub use vdev::{ParseVdevError, vdev_name};
+pub(crate) use vif::is_domain_0;
 pub(crate) use viridian::{
     default_numbers as viridian_default, mask_of_numbers as viridian_mask,
     numbered as viridian_groups,

@@ -74,8 +74,8 @@ impl Resources {
         Self { machine, domid, pages: (first..first + number).collect(), grants }
     }
 
-    /// A cleared page, granted to dom0.
-    fn grant_page(&mut self) -> Option<Ring> {
+    /// A cleared page, granted to the domain of the backend.
+    fn grant_page(&mut self, to: DomId) -> Option<Ring> {
         let pfn = self.pages.pop()?;
         let Some(grant) = self.grants.pop() else {
             self.pages.push(pfn);
@@ -86,11 +86,11 @@ impl Resources {
         let domain = xen.domain(self.domid)?;
         let gfn = if domain.is_translated() { pfn } else { domain.mfn_of_pfn(pfn)? };
         let grant = GrantRef(grant);
-        xen.grant_access(self.domid, grant, DomId::DOM0, gfn).then_some(Ring { pfn, grant })
+        xen.grant_access(self.domid, grant, to, gfn).then_some(Ring { pfn, grant })
     }
 
-    fn port(&self) -> Option<EvtchnPort> {
-        self.machine.get_mut().evtchn_alloc_unbound(self.domid, DomId::DOM0).ok()
+    fn port(&self, to: DomId) -> Option<EvtchnPort> {
+        self.machine.get_mut().evtchn_alloc_unbound(self.domid, to).ok()
     }
 
     fn release(&mut self, rings: &mut Vec<Ring>, ports: &mut Vec<EvtchnPort>) {
@@ -129,6 +129,8 @@ pub(super) enum Progress {
 pub(super) struct Frontend {
     id: DeviceId,
     backend: String,
+    /// The domain that it is in.
+    served_by: DomId,
     state: XenbusState,
     rings: Vec<Ring>,
     ports: Vec<EvtchnPort>,
@@ -146,16 +148,20 @@ impl Frontend {
         let mut look = Batch::new();
         let (backend, state) =
             (look.read(&format!("{path}/backend")), look.read(&format!("{path}/state")));
+        let backend_id = look.read(&format!("{path}/backend-id"));
         let replies = store.run(&look)?;
         let (Ok(backend), Ok(state)) = (replies.get(backend), replies.get(state)) else {
             return Ok(None);
         };
+        let backend_id = replies.get(backend_id).ok().and_then(|id| std::str::from_utf8(id).ok());
+        let served_by = backend_id.and_then(|id| id.parse().ok()).map(DomId).unwrap_or_default();
         if XenbusState::decode(state) != XenbusState::Initialising {
             return Ok(None);
         }
         Ok(Some(Self {
             id: id.clone(),
             backend: String::from_utf8_lossy(backend).into_owned(),
+            served_by,
             state: XenbusState::Initialising,
             rings: Vec::new(),
             ports: Vec::new(),
@@ -266,12 +272,12 @@ impl Frontend {
         let path = self.id.path();
         let mut offer = Batch::new();
         for key in ring_keys {
-            let Some(ring) = resources.grant_page() else { return Ok(()) };
+            let Some(ring) = resources.grant_page(self.served_by) else { return Ok(()) };
             offer.write(&format!("{path}/{key}"), ring.grant.0.to_string());
             self.rings.push(ring);
         }
         for key in channel_keys {
-            let Some(port) = resources.port() else { return Ok(()) };
+            let Some(port) = resources.port(self.served_by) else { return Ok(()) };
             offer.write(&format!("{path}/{key}"), port.to_string());
             self.ports.push(port);
         }

@@ -8,6 +8,7 @@
 //! `sim.behaviour=deaf`.
 
 mod boot;
+mod driver;
 mod frontend;
 mod hvm;
 mod image;
@@ -26,6 +27,7 @@ pub use image::kernel_image;
 use crate::machine::Machine;
 use crate::store::Store;
 use boot::Boot;
+use driver::{Driver, Serves};
 use frontend::{DeviceId, Frontend, Resources};
 use memory::{Kept, Memory};
 use ring::RingTransport;
@@ -145,6 +147,8 @@ pub(crate) struct Guest {
     store: Client<RingTransport>,
     resources: Resources,
     frontends: BTreeMap<DeviceId, Frontend>,
+    /// What it serves others, if it does.
+    driver: Option<Driver>,
     /// A slow guest has slept before its next step.
     is_rested: bool,
     /// The port by which it can be asked to suspend.
@@ -203,6 +207,8 @@ impl Guest {
             store: Client::new(transport),
             resources: Resources::new(machine.clone(), domid, memory.spare()),
             frontends: BTreeMap::new(),
+            driver: Serves::of(word(&boot.cmdline, "sim.serves"))
+                .map(|serves| Driver::new(domid, machine.clone(), serves)),
             is_rested: false,
             suspend_port: None,
             suspend: Suspend::No,
@@ -405,6 +411,9 @@ impl Guest {
         }
         self.offer_suspend_port()?;
         self.store.watch("device", "device")?;
+        if self.driver.is_some() {
+            Driver::start(&mut self.store)?;
+        }
         self.scan_devices()?;
         self.handle_events()
     }
@@ -501,6 +510,12 @@ impl Guest {
         match event.token.as_str() {
             "shutdown" => return self.handle_shutdown(),
             "device" => self.scan_devices()?,
+            token if token.starts_with("backend") => {
+                let Some(driver) = &mut self.driver else { return Ok(None) };
+                if let Some(text) = driver.handle(&mut self.store, token, &event.path)? {
+                    self.print(&text);
+                }
+            }
             token => {
                 if let Some(id) = DeviceId::from_token(token) {
                     self.handle_backend(&id)?;

@@ -52,7 +52,7 @@ fn a_script_connects_an_interface_once_and_disconnects_it_at_the_end() {
     lab.settle();
     assert_eq!(connected(&lab), [format!("{SCRIPT} vif{domid}.0")]);
     assert!(lab.host.console(domid).contains("eth0: up"), "{}", lab.host.console(domid));
-    let backend = VIF.backend(domid);
+    let backend = VIF.in_domain_0(domid).backend_path();
     let mut store = lab.host.connect();
     assert_eq!(store.read(&format!("{backend}/script")).unwrap(), SCRIPT.as_bytes());
     assert_eq!(store.read(&format!("{backend}/bridge")).unwrap(), b"ovsbr0.10:20");
@@ -223,9 +223,15 @@ fn a_script_connects_a_disk_and_says_what_it_is() {
         assert!(lab.host.console(domid).contains("vbd 51728: connected"));
         let mut store = lab.host.connect();
         let mut node = |path: String| String::from_utf8(store.read(&path).unwrap()).unwrap();
-        assert_eq!(node(format!("{}/params", XVDB.backend(domid))), "/dev/wired");
-        assert_eq!(node(format!("{}/script", XVDB.backend(domid))), SCRIPT);
-        assert_eq!(node(format!("{}/physical-device", XVDB.backend(domid))), "fd:a");
+        assert_eq!(
+            node(format!("{}/params", XVDB.in_domain_0(domid).backend_path())),
+            "/dev/wired"
+        );
+        assert_eq!(node(format!("{}/script", XVDB.in_domain_0(domid).backend_path())), SCRIPT);
+        assert_eq!(
+            node(format!("{}/physical-device", XVDB.in_domain_0(domid).backend_path())),
+            "fd:a"
+        );
         assert_eq!(node(format!("{}/trusted", XVDB.frontend(domid))), "0");
         let json = lab.host.os().libxl_json().into_values().next().unwrap();
         assert!(json.contains("\"script\":\"wire\""), "{json}");

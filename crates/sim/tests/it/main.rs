@@ -12,6 +12,7 @@ mod constant;
 mod counters;
 mod definitions;
 mod disown;
+mod driver_domains;
 mod dump;
 mod facts;
 mod faults;

@@ -22,7 +22,7 @@ pub fn disowned_nodes(
 ) -> Nodes {
     let mut nodes = Nodes::default();
     let mut device = |device: DeviceRef, values: &[(&str, &str)]| {
-        for folder in [device.backend(domid), device.libxl(domid)] {
+        for folder in [device.in_domain_0(domid).backend_path(), device.libxl(domid)] {
             for (key, value) in values {
                 nodes.put(format!("{folder}/{key}"), *value);
             }
@@ -44,7 +44,8 @@ pub fn disowned_nodes(
             device(vbd, &[("node", &of_file.path)]);
         }
     }
-    for vif in &config.vifs {
+    // A driver domain runs its scripts itself.
+    for vif in config.vifs.iter().filter(|vif| vif.backend.is_none()) {
         let script = hotplug::path(vif.script.as_deref().unwrap_or(hotplug::VIF_BRIDGE));
         device(DeviceRef { kind: DeviceKind::Vif, devid: vif.devid }, &[("script", &script)]);
     }

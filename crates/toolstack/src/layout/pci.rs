@@ -24,7 +24,7 @@ pub fn nodes(domid: DomId, vm: &str, devices: &[Assigned]) -> Nodes {
         return nodes;
     }
     let (frontend, backend) = (format!("/local/domain/{domid}/device/pci/0"), backend(domid));
-    super::both_ends(&mut nodes, domid, &frontend, &backend);
+    super::both_ends(&mut nodes, (domid, &frontend), (DomId::DOM0, &backend));
     nodes.put(format!("{backend}/domain"), vm);
     put_entries(&mut nodes, domid, 0, devices);
     nodes.put(format!("{backend}/num_devs"), devices.len().to_string());

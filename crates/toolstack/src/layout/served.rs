@@ -48,7 +48,7 @@ pub(super) fn nodes(nodes: &mut Nodes, domid: DomId, config: &VmConfig) {
     }
     for (folder, devid) in served.folders.iter().zip(0..) {
         let device = DeviceRef { kind: DeviceKind::NinePfs, devid };
-        let (frontend, backend) = device_ends(nodes, domid, device);
+        let (frontend, backend) = device_ends(nodes, device.in_domain_0(domid));
         nodes.put(format!("{frontend}/tag"), &folder.tag);
         for (key, value) in
             [("path", folder.path.as_str()), ("security_model", folder.security_model.as_str())]
@@ -69,13 +69,13 @@ pub fn plugged_keyboard(domid: DomId, devid: u32, keyboard: &KeyboardConfig) -> 
 
 /// In the backend's directory and in libxl's copy of it.
 fn put_backend(nodes: &mut Nodes, domid: DomId, device: DeviceRef, key: &str, value: &str) {
-    nodes.put(format!("{}/{key}", device.backend(domid)), value);
+    nodes.put(format!("{}/{key}", device.in_domain_0(domid).backend_path()), value);
     nodes.put(format!("{}/{key}", device.libxl(domid)), value);
 }
 
 fn channel_nodes(nodes: &mut Nodes, domid: DomId, devid: u32, channel: &ChannelConfig) {
     let device = DeviceRef { kind: DeviceKind::Console, devid };
-    let (frontend, backend) = device_ends(nodes, domid, device);
+    let (frontend, backend) = device_ends(nodes, device.in_domain_0(domid));
     nodes.put(format!("{frontend}/protocol"), CONSOLE_PROTOCOL);
     let output = match &channel.connection {
         Connection::Pty => "pty".to_owned(),
@@ -104,7 +104,7 @@ fn channel_nodes(nodes: &mut Nodes, domid: DomId, devid: u32, channel: &ChannelC
 /// The password is QEMU's alone: the guest may read what is here.
 fn screen_nodes(nodes: &mut Nodes, domid: DomId, screen: &ScreenConfig) {
     let device = DeviceRef { kind: DeviceKind::Vfb, devid: 0 };
-    let (frontend, backend) = device_ends(nodes, domid, device);
+    let (frontend, backend) = device_ends(nodes, device.in_domain_0(domid));
     let flag = |on: bool| if on { "1" } else { "0" };
     put_backend(nodes, domid, device, "vnc", flag(screen.vnc.is_some()));
     if let Some(vnc) = &screen.vnc {
@@ -120,7 +120,7 @@ fn screen_nodes(nodes: &mut Nodes, domid: DomId, screen: &ScreenConfig) {
 
 fn keyboard_nodes(nodes: &mut Nodes, domid: DomId, devid: u32, keyboard: &KeyboardConfig) {
     let device = DeviceRef { kind: DeviceKind::Vkbd, devid };
-    let (frontend, backend) = device_ends(nodes, domid, device);
+    let (frontend, backend) = device_ends(nodes, device.in_domain_0(domid));
     if let Some(id) = &keyboard.unique_id {
         put_backend(nodes, domid, device, "unique-id", id);
     }

@@ -199,12 +199,18 @@ impl<'a> Node<'a> {
         if is_set { Err(self.error(key, problem)) } else { Ok(()) }
     }
 
+    /// The driver domain: its name, because its number was that of one of its incarnations.
+    fn backend(&self) -> Result<Option<String>> {
+        let name = self.owned("backend_domname")?.filter(|it| !it.is_empty());
+        let domid = self.number("backend_domid")?.filter(|domid| *domid != 0);
+        let backend = name.or(domid.map(|domid| domid.to_string()));
+        Ok(backend.filter(|it| !xlcfg::is_domain_0(it)))
+    }
+
     /// A backend in another domain than domain 0.
     pub(super) fn refuse_other_backend(&self) -> Result<()> {
-        const PROBLEM: &str = "backends in other domains are not supported";
-        let name = self.text("backend_domname")?;
-        self.refuse_if("backend_domname", name.is_some_and(|it| it != "Domain-0"), PROBLEM)?;
-        self.refuse_if("backend_domid", self.number("backend_domid")?.unwrap_or(0) != 0, PROBLEM)
+        let has_one = self.backend()?.is_some();
+        self.refuse_if("backend_domname", has_one, "QEMU serves it, which runs in domain 0")
     }
 
     pub(super) fn is_set(&self, key: &str) -> bool {
@@ -494,7 +500,6 @@ fn cpuid(build: &Node<'_>) -> Result<(Option<Box<CpuidConfig>>, bool)> {
 }
 
 fn disk(node: &Node<'_>) -> Result<DiskConfig> {
-    node.refuse_other_backend()?;
     let vdev = node.text("vdev")?.ok_or_else(|| node.error("vdev", "is missing"))?;
     let vdev = vdev.parse::<Vdev>().map_err(|error| node.error("vdev", error.to_string()))?;
     let script = node.owned("script")?.filter(|it| hotplug::path(it) != hotplug::BLOCK);
@@ -531,11 +536,11 @@ fn disk(node: &Node<'_>) -> Result<DiskConfig> {
         discard: node.flag("discard_enable")? != Some(false),
         script,
         trust: if node.flag("trusted")? == Some(false) { Trust::Untrusted } else { Trust::Trusted },
+        backend: node.backend()?,
     })
 }
 
 fn vif(node: &Node<'_>, index: u32, kind: DomainKind) -> Result<VifConfig> {
-    node.refuse_other_backend()?;
     let script = node.owned("script")?.filter(|it| hotplug::path(it) != hotplug::VIF_BRIDGE);
     node.refuse_if("vlan", node.is_set("vlan"), "VLANs of bridges are not supported")?;
     node.refuse_if("coloft_forwarddev", node.is_set("coloft_forwarddev"), "COLO is not supported")?;
@@ -544,7 +549,10 @@ fn vif(node: &Node<'_>, index: u32, kind: DomainKind) -> Result<VifConfig> {
     let mac = mac.map(str::parse::<Mac>).transpose();
     let rate = node.number("rate_bytes_per_interval")?.filter(|bytes| *bytes != 0);
     let interval_us = node.number("rate_interval_usecs")?.unwrap_or(0);
-    let is_emulated = kind == DomainKind::Hvm && !matches!(node.text("nictype")?, Some("vif"));
+    let backend = node.backend()?;
+    let is_emulated = kind == DomainKind::Hvm
+        && backend.is_none()
+        && !matches!(node.text("nictype")?, Some("vif"));
     let model = node.owned("model")?.unwrap_or_else(|| "rtl8139".to_owned());
     Ok(VifConfig {
         devid: node.narrow("devid")?.unwrap_or(index),
@@ -559,6 +567,7 @@ fn vif(node: &Node<'_>, index: u32, kind: DomainKind) -> Result<VifConfig> {
         script,
         gateway: node.owned("gatewaydev")?,
         trust: if is_untrusted { Trust::Untrusted } else { Trust::Trusted },
+        backend,
     })
 }
 

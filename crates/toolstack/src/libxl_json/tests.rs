@@ -301,7 +301,6 @@ fn what_is_not_supported_is_named() {
     say(with("/disks/0/vdev", json!("floppy")));
     say(plus("/disks/0", "backend", json!("tap")));
     say(plus("/disks/1", "script", json!("block-iscsi")));
-    say(plus("/disks/0", "backend_domid", json!(3)));
     say(plus("/disks/1", "specification", json!("virtio")));
     say(with("/disks/1/vdev", json!("xvda")));
     say(plus("/nics/1", "script", json!("a,bridge=b")));
@@ -324,7 +323,6 @@ fn what_is_not_supported_is_named() {
         saved: disks[0].vdev: not a virtual disk: expected xvda to xvdbgqcv with or without a partition up to 255, hda to hdd, sda to sdp, d0p0 or a number
         saved: disks[0].backend: expected phy or qdisk
         saved: disk[1]: format qcow2: what a script connects is a block device; leave format out
-        saved: disks[0].backend_domid: backends in other domains are not supported
         saved: disks[1].specification: only Xen's block devices are supported
         saved: disk[1]: vdev xvda is used by disk[0] already
         saved: vif[1]: "bridge" is given twice
@@ -373,19 +371,21 @@ fn disks() -> impl Strategy<Value = Vec<DiskConfig>> {
         prop::sample::select(vec![Mode::ReadOnly, Mode::ReadWrite, Mode::Shared]),
         any::<bool>(),
         path(),
+        prop::option::of("[a-z]{1,8}"),
     );
     prop::collection::vec(disk, 0..4).prop_map(|disks| {
         let disks = disks.into_iter().zip(b'e'..);
         disks
-            .map(|((format, mode, discard, target), letter)| DiskConfig {
+            .map(|((format, mode, discard, target, backend), letter)| DiskConfig {
                 vdev: format!("xvd{}", char::from(letter)).parse().unwrap(),
                 target,
-                format,
+                format: if backend.is_some() { ImageFormat::Raw } else { format },
                 mode,
                 cdrom: false,
                 discard,
                 script: None,
                 trust: Trust::Trusted,
+                backend,
             })
             .collect()
     })
@@ -399,7 +399,12 @@ fn vifs(kind: DomainKind) -> impl Strategy<Value = Vec<VifConfig>> {
         prop::option::of((1_u64..1_000_000, 1_u64..1000)),
         any::<bool>(),
         prop::option::of("[a-z]{1,8}"),
-        (prop::option::of("/?[a-z]{1,8}"), prop::option::of("[a-z]{1,8}"), any::<bool>()),
+        (
+            prop::option::of("/?[a-z]{1,8}"),
+            prop::option::of("[a-z]{1,8}"),
+            any::<bool>(),
+            prop::option::of("[a-z]{1,8}|[1-9]"),
+        ),
     );
     prop::collection::vec(vif, 0..4).prop_map(move |vifs| {
         let vifs = vifs.into_iter().zip(0..);
@@ -411,10 +416,12 @@ fn vifs(kind: DomainKind) -> impl Strategy<Value = Vec<VifConfig>> {
             ip: None,
             mtu,
             rate: rate.map(|(bytes, ms)| Rate { bytes: bytes * ms, interval_us: ms * 1000 }),
-            model: (kind == DomainKind::Hvm && is_emulated).then(|| "e1000".to_owned()),
+            model: (kind == DomainKind::Hvm && is_emulated && host.3.is_none())
+                .then(|| "e1000".to_owned()),
             script: host.0,
             gateway: host.1,
             trust: if host.2 { Trust::Trusted } else { Trust::Untrusted },
+            backend: host.3,
         })
         .collect()
     })

@@ -467,6 +467,7 @@ fn disk_fields(disk: &DiskConfig) -> Value {
             ("trusted", (disk.trust == Trust::Untrusted).then_some("False")),
         ],
     );
+    set_backend(&mut fields, disk.backend.as_deref());
     set(
         &mut fields,
         [
@@ -477,6 +478,19 @@ fn disk_fields(disk: &DiskConfig) -> Value {
         ],
     );
     fields.into()
+}
+
+/// libxl takes digits for a domid, too.
+fn set_backend(fields: &mut Map<String, Value>, backend: Option<&str>) {
+    match backend.map(|it| (it, it.parse::<u16>())) {
+        Some((_, Ok(domid))) => {
+            fields.insert("backend_domid".to_owned(), json!(domid));
+        }
+        Some((name, Err(_))) => {
+            fields.insert("backend_domname".to_owned(), json!(name));
+        }
+        None => {}
+    }
 }
 
 fn nic(vif: &VifConfig, kind: DomainKind) -> Value {
@@ -501,6 +515,7 @@ fn nic(vif: &VifConfig, kind: DomainKind) -> Value {
             ("trusted", (vif.trust == Trust::Untrusted).then_some("False")),
         ],
     );
+    set_backend(&mut fields, vif.backend.as_deref());
     set(
         &mut fields,
         [

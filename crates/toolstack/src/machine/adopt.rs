@@ -96,7 +96,8 @@ impl Toolstack {
             Ok(adoption) => {
                 let (domain, domid) = (adoption.domain, adoption.domain.domid);
                 let text = adoption.config.to_cfg_text();
-                let nodes = layout::adopted_nodes(&text, uuid, domid, adoption.completion);
+                let (made, backends) = (adoption.completion, &adoption.backends);
+                let nodes = layout::adopted_nodes(&text, uuid, domid, made, backends);
                 let removals = layout::foreign_paths(domid);
                 // Our own loop devices already have our tags.
                 let loops = match self.unread.contains_key(&uuid) {
@@ -124,7 +125,7 @@ impl Toolstack {
         result: Result<Output, Failure>,
         out: &mut Vec<Action>,
     ) {
-        let Adoption { config, uuid, domain, completion, disks, model } = adoption;
+        let Adoption { config, uuid, domain, completion, disks, backends, model } = adoption;
         if let Err(Failure(message)) = result {
             fail(client, format!("{}: {message}", config.name), out);
             return self.adoption_ended(now, uuid, out);
@@ -142,7 +143,7 @@ impl Toolstack {
             completion: Some(completion),
             ..Incarnation::default()
         };
-        let facts = Facts { recorded: true, disks, incarnation, ..Facts::default() };
+        let facts = Facts { recorded: true, disks, backends, incarnation, ..Facts::default() };
         self.foreign.remove(&domid);
         self.vms.insert(uuid, Vm::new(config, uuid, facts));
         let state = match completion.start {

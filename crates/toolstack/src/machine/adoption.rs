@@ -10,7 +10,7 @@ use super::moves::IsSuspended;
 use super::next_config;
 use super::unread::stand_in;
 use super::{Action, Facts, Incarnation, Purpose, Toolstack, Unread, Vm};
-use crate::layout::{Completion, DeviceRef};
+use crate::layout::{Backends, Completion, DeviceRef};
 use crate::moves::Leaving;
 use crate::plan::Start;
 use crate::record::Understood;
@@ -38,12 +38,14 @@ impl Toolstack {
                 let counted = Life::Counted { handle: record.uuid, generation };
                 DomainRef { domid, life: unique_id.map_or(counted, Life::Unique) }
             });
+            let backends = Backends::decode(record.backends.as_deref().unwrap_or_default());
             let read = match read(&record, domain) {
                 Ok(read) => read,
                 Err(why) => {
                     let name = domid.and_then(|domid| survey.names.get(&domid).cloned());
                     let name = name.unwrap_or_else(|| record.uuid.to_string());
-                    self.unread.insert(record.uuid, Unread::new(name, why, domain_ref));
+                    let unread = Unread::new(name, why, domain_ref, backends);
+                    self.unread.insert(record.uuid, unread);
                     continue;
                 }
             };
@@ -86,8 +88,14 @@ impl Toolstack {
             };
             let words = record.made_disks.as_deref().unwrap_or_default().split(' ');
             let made_disks = words.filter_map(VdiName::parse).collect();
-            let facts =
-                Facts { recorded: true, incarnation, transfer, made_disks, ..Facts::default() };
+            let facts = Facts {
+                recorded: true,
+                backends,
+                incarnation,
+                transfer,
+                made_disks,
+                ..Facts::default()
+            };
             let mut vm = Vm::new(read.config, record.uuid, facts);
             vm.next = next_config::read(&record, &mut adopted.notes);
             self.vms.insert(record.uuid, vm);

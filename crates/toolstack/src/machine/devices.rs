@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use xen::{DomainKind, Uuid};
+use xen::{DomId, DomainKind, Uuid};
 
 use super::operation::Outcome;
 use super::requests::fail;
@@ -66,12 +66,16 @@ impl Device {
     /// Who connects it.
     #[must_use]
     pub fn connected_by(&self) -> ConnectedBy {
-        let has_script = match self {
-            Self::Vif(vif) => vif.script.is_some(),
-            Self::Disk(disk) => disk.script.is_some(),
-            Self::Keyboard(..) | Self::Pci(..) => false,
+        let (backend, script) = match self {
+            Self::Vif(vif) => (&vif.backend, &vif.script),
+            Self::Disk(disk) => (&disk.backend, &disk.script),
+            Self::Keyboard(..) | Self::Pci(..) => (&None, &None),
         };
-        if has_script { ConnectedBy::Script } else { ConnectedBy::Us }
+        match (backend, script) {
+            (Some(_), _) => ConnectedBy::DriverDomain,
+            (None, Some(_)) => ConnectedBy::Script,
+            (None, None) => ConnectedBy::Us,
+        }
     }
 
     pub(crate) fn add_to(&self, config: &mut VmConfig) {
@@ -263,6 +267,7 @@ impl Vm {
     /// Handles a removed device.
     pub(crate) fn device_removed(&mut self, device: DeviceRef) {
         self.pending.remove(&device);
+        self.facts.backends.remove(device);
         let config = Arc::make_mut(&mut self.config);
         match self.ejecting.remove(&device) {
             true => empty_drive(config, device),
@@ -323,6 +328,13 @@ impl Vm {
 }
 
 impl Toolstack {
+    /// The domain with the name of the driver domain that a configuration wants, as far as is known.
+    pub(super) fn driver_domain(&self, config: &VmConfig, device: DeviceRef) -> Option<DomId> {
+        let wanted = layout::wanted_backend(config, device)?;
+        let ours = self.vms.named(wanted).and_then(|vm| vm.facts.domid());
+        ours.or_else(|| self.foreign.named(wanted))
+    }
+
     pub(super) fn plug(
         &mut self,
         now: Instant,
@@ -360,6 +372,12 @@ impl Toolstack {
         let vm = &self.vms[&uuid];
         let is_empty = match (self.busy(uuid, drive), vm.drive(drive)) {
             (Some(message), _) | (None, Err(message)) => return fail(client, message, out),
+            (None, Ok(disk)) if disk.backend.is_some() => {
+                let (name, disk) = (&vm.config.name, &disk.vdev.name);
+                let message =
+                    format!("{name}: a driver domain serves {disk}; detach it, and attach another");
+                return fail(client, message, out);
+            }
             (None, Ok(disk)) if disk.script.is_some() => {
                 let (name, disk) = (&vm.config.name, &disk.vdev.name);
                 let message =
@@ -419,7 +437,7 @@ impl Toolstack {
         } else if is_disk && vm.config.disks.len() + plugged(id.kind) >= DISKS_MAX {
             Some(format!("{name}: a VM has at most {DISKS_MAX} disks; detach one first"))
         } else if let Device::Disk(disk) = device
-            && let Some(problem) = disk.script_problem(vm.config.kind)
+            && let Some(problem) = disk.drive_problem(vm.config.kind)
         {
             Some(format!("{name}: {}: {problem}", disk.vdev.name))
         } else if vm.config.hvm.is_some() {

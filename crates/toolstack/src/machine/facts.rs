@@ -9,7 +9,7 @@ use xen_build::Built;
 
 use crate::checkpoint::DiskFrom;
 use crate::device_model::{ModelState, Process};
-use crate::layout::Completion;
+use crate::layout::{Backends, Completion};
 use crate::moves::{Handover, Incoming, Speaks};
 use crate::pci::Assigned;
 use crate::plan::Reached;
@@ -34,6 +34,8 @@ pub(crate) struct Facts {
     pub(crate) incarnation: Incarnation,
     /// The file that it is restored from with its host, and that is removed before it runs.
     pub(crate) saved_at: Option<String>,
+    /// The driver domains of its domain's devices.
+    pub(crate) backends: Backends,
     /// Devices of the host that its domain was given.
     pub(crate) pci: Vec<Assigned>,
     /// Made from snapshots before they are attached.

@@ -499,6 +499,12 @@ impl Toolstack {
             ) => self.vms.domains().clone(),
             _ => DomainSet::default(),
         };
+        let named = match step {
+            Step::Device(DeviceStep::FindBackend(device)) => {
+                self.driver_domain(&operation.config, device)
+            }
+            _ => None,
+        };
         let plugged = match &operation.outcome {
             Outcome::Plugged { device, .. } => Some(device),
             Outcome::Created { .. }
@@ -543,6 +549,7 @@ impl Toolstack {
                 moving,
                 defined,
                 own,
+                named,
                 generation,
                 users,
             })

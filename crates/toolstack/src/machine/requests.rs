@@ -354,7 +354,9 @@ impl Toolstack {
 
     fn read_devices(&mut self, client: ClientId, target: &str, out: &mut Vec<Action>) {
         self.with_domain(client, target, out, |this, uuid, domain, out| {
-            let devices = layout::all_devices(&this.vms[&uuid].config);
+            let vm = &this.vms[&uuid];
+            let devices = layout::all_devices(&vm.config).into_iter();
+            let devices = devices.map(|it| vm.facts.backends.ends(it, domain.domid)).collect();
             let work = QueryWork::ReadDevices { domain, uuid, devices };
             this.query(client, Query::Devices { domid: domain.domid }, work, out);
         });

@@ -14,7 +14,7 @@ use super::{Action, ClientId, Facts, Incarnation, Instant, Purpose, Toolstack, V
 use crate::config::VmConfig;
 use crate::device_model::Process;
 use crate::foreign::{Adoption, ForeignReading};
-use crate::layout::{self, Completion, DeviceKind, DeviceRef};
+use crate::layout::{self, Backends, Completion, DeviceKind, DeviceRef};
 use crate::plan::Start;
 use crate::work::{AdoptionWork, Failure, Output};
 use crate::xlcfg;
@@ -29,14 +29,22 @@ pub(super) struct Unread {
     pub(super) domain: Option<DomainRef>,
     /// Its attached disks.
     pub(super) disks: BTreeMap<u32, Attachment>,
+    /// The driver domains of its devices.
+    pub(super) backends: Backends,
     pub(super) model: Option<Process>,
     /// Clients that want it gone.
     pub(super) waiters: Vec<ClientId>,
 }
 
 impl Unread {
-    pub(super) fn new(name: String, why: String, domain: Option<DomainRef>) -> Self {
-        Self { name, why, domain, disks: BTreeMap::new(), model: None, waiters: Vec::new() }
+    pub(super) fn new(
+        name: String,
+        why: String,
+        domain: Option<DomainRef>,
+        backends: Backends,
+    ) -> Self {
+        let disks = BTreeMap::new();
+        Self { name, why, domain, disks, backends, model: None, waiters: Vec::new() }
     }
 
     pub(super) fn domid(&self) -> Option<DomId> {
@@ -83,7 +91,8 @@ impl Unread {
         let config = VmConfig { name: name.clone(), uuid: Some(uuid), ..base.clone() };
         let completion = Completion { start, store_port: EvtchnPort(port), store_gfn };
         let (disks, model) = (self.disks.clone(), self.model);
-        Ok(Adoption { config, uuid, domain, completion, disks, model })
+        let backends = self.backends.clone();
+        Ok(Adoption { config, uuid, domain, completion, disks, backends, model })
     }
 
     /// Enough of a configuration to take the VM down.
@@ -190,7 +199,8 @@ impl Toolstack {
             model: it.model,
             ..Incarnation::default()
         };
-        let facts = Facts { recorded: true, disks: it.disks, incarnation, ..Facts::default() };
+        let (disks, backends) = (it.disks, it.backends);
+        let facts = Facts { recorded: true, disks, backends, incarnation, ..Facts::default() };
         let mut vm = Vm::new(config, uuid, facts);
         vm.waiters = it.waiters;
         vm.condemned = true;

@@ -34,10 +34,10 @@ impl Toolstack {
         out: &mut Vec<Action>,
     ) {
         let operation = self.operations.get_mut(&id).expect("a step of a known operation");
-        let domid = self.vms[&operation.uuid].facts.domid();
-        let domid = domid.expect("planned after the domain was created");
+        let facts = &self.vms[&operation.uuid].facts;
+        let domid = facts.domid().expect("planned after the domain was created");
         let deadline = now.plus_seconds(operation.wait_seconds(wait));
-        let paths = wait.nodes(domid);
+        let paths = wait.nodes(domid, &facts.backends);
         for path in &paths {
             self.waits.insert(path.clone(), (id, index));
             out.push(Action::Watch { path: path.clone() });
@@ -84,8 +84,9 @@ impl Toolstack {
             }
             let operation = &self.operations[&id];
             let wait = operation.wait_of(index);
-            let config = &self.vms[&operation.uuid].config;
-            let verdict = match wait.late(&device_model::log_file(config)) {
+            let vm = &self.vms[&operation.uuid];
+            let config = &vm.config;
+            let verdict = match wait.late(&device_model::log_file(config), &vm.facts.backends) {
                 Late::Fail(message) => Err(message),
                 Late::GoOn => Ok(()),
                 Late::GoOnWithNote => {

@@ -4,11 +4,12 @@ use storage::{DiskUse, HostError};
 use xen::{Hypervisor, Uuid};
 use xenstore::client::Transport;
 
-use super::{Performer, disks, failure};
+use super::{Performer, WantedBackend, disks, failure};
 use crate::config::VmConfig;
 use crate::domains::DomainSet;
 use crate::host::Host;
 use crate::hotplug;
+use crate::layout::{DeviceKind, DeviceRef};
 use crate::work::{Failure, loop_tag};
 
 impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
@@ -44,6 +45,12 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
             }
         }
         for index in 0..config.vifs.len() {
+            if config.vifs[index].backend.is_some() {
+                let device = DeviceRef { kind: DeviceKind::Vif, devid: config.vifs[index].devid };
+                let wanted = WantedBackend { config, device, is_in_file: true };
+                failures.extend(self.find_backend(wanted, None, None).err());
+                continue;
+            }
             failures.extend(check_bridge(&mut self.host, config, index).err());
             failures.extend(self.check_link_name(config, index).err());
         }
@@ -58,6 +65,12 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         own: &DomainSet,
         earlier: &[DiskUse],
     ) -> Result<Option<DiskUse>, Failure> {
+        if config.disks[index].backend.is_some() {
+            let device =
+                DeviceRef { kind: DeviceKind::Vbd, devid: config.disks[index].vdev.number };
+            self.find_backend(WantedBackend { config, device, is_in_file: true }, None, None)?;
+            return Ok(None);
+        }
         if config.disks[index].script.is_some() {
             check_disk_script(&mut self.host, config, index)?;
             return Ok(None);

@@ -12,7 +12,7 @@ use crate::config::VmConfig;
 use crate::device_model::Process;
 use crate::domains::DomainSet;
 use crate::host::Host;
-use crate::layout::DeviceRef;
+use crate::layout::Ends;
 use crate::machine::{Fallback, ShutdownRequest};
 use crate::tuning::SchedQuestion;
 use crate::work::{
@@ -42,7 +42,7 @@ pub enum QueryWork {
     ReadDevices {
         domain: DomainRef,
         uuid: Uuid,
-        devices: Vec<DeviceRef>,
+        devices: Vec<Ends>,
     },
     /// A command for people to a device model's monitor.
     SpeakToModel {

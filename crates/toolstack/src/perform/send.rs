@@ -29,7 +29,7 @@ use crate::config::VmConfig;
 use crate::device_model::Process;
 use crate::host::Host;
 use crate::lanes::{LANES_MAX, LaneCall, LaneOut};
-use crate::layout::{DeviceRef, Nodes};
+use crate::layout::{Ends, Nodes};
 use crate::libxl_json;
 use crate::moves::{
     DomidWish, Farewell, Handover, Leaving, LeavingStage, MigrateRequest, Pace, Reach, Speaks,
@@ -570,12 +570,12 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         &mut self,
         domain: DomainRef,
         uuid: Uuid,
-        devices: &[DeviceRef],
+        devices: &[Ends],
         nodes: &Nodes,
     ) -> Result<(), Failure> {
         let domid = domain.domid;
         let removals: Vec<_> =
-            devices.iter().flat_map(|it| crate::layout::removed_device_paths(domid, *it)).collect();
+            devices.iter().flat_map(|it| crate::layout::removed_device_paths(*it)).collect();
         store::remove(&mut self.store, Some(domid), uuid, &removals)?;
         store::add_device(&mut self.store, domid, uuid, nodes)
     }

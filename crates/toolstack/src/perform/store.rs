@@ -14,15 +14,15 @@ use xenstore::{Error, Permission};
 
 use crate::ConsoleKind;
 use crate::layout::{
-    DeviceKind, DeviceRef, Nodes, PENDING, RECEIVED, RECORDS, Removal, cap_path, incoming_path,
-    leaving_path, made_disks_path, received_path, record_path, saving_path, suspend_port_path,
-    vm_link, vm_path,
+    BACKENDS, DeviceKind, DeviceRef, Ends, Nodes, PENDING, RECEIVED, RECORDS, Removal, cap_path,
+    incoming_path, leaving_path, made_disks_path, received_path, record_path, saving_path,
+    suspend_port_path, vm_link, vm_path,
 };
 use crate::moves::Leaving;
 use crate::record::FORMAT_NODE;
 use crate::saved::Saving;
 use crate::work::{DeviceReading, Failure, Quota, Record};
-pub(crate) use libxl::{adopt, devices_left, disown, foreign};
+pub(crate) use libxl::{adopt, children, devices_left, disown, foreign};
 pub(crate) use scripts::{connected_disk, mark_script, script_error, script_mark};
 
 fn batch_of(nodes: &Nodes) -> Batch {
@@ -362,7 +362,7 @@ pub(crate) fn close_devices<T: Transport>(
     store: &mut Client<T>,
     domid: DomId,
     uuid: Uuid,
-    devices: &[DeviceRef],
+    devices: &[Ends],
 ) -> Result<Vec<DeviceRef>, ClientError> {
     let mut unseen = Vec::new();
     steadily(store, |store| {
@@ -371,7 +371,7 @@ pub(crate) fn close_devices<T: Transport>(
         let link = look.read(&vm_link(domid));
         let mut states = Vec::with_capacity(devices.len());
         for device in devices {
-            states.push(look.read(&format!("{}/state", device.backend(domid))));
+            states.push(look.read(&format!("{}/state", device.backend_path())));
         }
         let seen = store.run(&look)?;
         let mut close = Batch::new();
@@ -383,8 +383,8 @@ pub(crate) fn close_devices<T: Transport>(
         for (device, index) in devices.iter().zip(states) {
             // Writing its state must not create a backend that never existed.
             let Some(state) = seen.get_optional(index)? else { continue };
-            let backend = device.backend(domid);
-            close.guard_value(&format!("{backend}/state"), state);
+            let backend = device.backend_path();
+            guard_backend(&mut close, *device, state);
             close.write(&format!("{backend}/online"), "0");
             // Linux's backends do not write the state they are in again: one that has closed with
             // its guest would leave our Closing in place.
@@ -393,13 +393,23 @@ pub(crate) fn close_devices<T: Transport>(
                 close.write(&format!("{backend}/state"), XenbusState::Closing.as_str());
             }
             if state == XenbusState::Initialising {
-                unseen.push(*device);
+                unseen.push(device.device);
             }
-            close.rm(&device.frontend(domid));
+            close.rm(&device.frontend_path());
         }
         if close.len() == 1 { Ok(()) } else { store.commit(&close).map(drop) }
     })?;
     Ok(unseen)
+}
+
+/// Lets a change of a backend's state take effect only if the backend is there. In domain 0 nothing may have changed meanwhile; a
+/// driver domain could hold us up for ever by that.
+fn guard_backend(batch: &mut Batch, device: Ends, state: &[u8]) {
+    let node = format!("{}/state", device.backend_path());
+    match device.is_in_domain_0() {
+        true => batch.guard_value(&node, state),
+        false => batch.guard_present(&node),
+    };
 }
 
 /// Raises a domain's quota for its devices, if the store has quotas per domain.
@@ -431,11 +441,11 @@ pub(crate) fn add_device<T: Transport>(
 /// Sets the backend to Closing, which then asks the guest.
 pub(crate) fn ask_to_close<T: Transport>(
     store: &mut Client<T>,
-    domid: DomId,
     uuid: Uuid,
-    device: DeviceRef,
+    ends: Ends,
 ) -> Result<(), ClientError> {
-    let backend = device.backend(domid);
+    let Ends { device, frontend: domid, .. } = ends;
+    let backend = ends.backend_path();
     let node = format!("{backend}/state");
     let words = device.frontend_error(domid);
     steadily(store, |store| {
@@ -447,7 +457,7 @@ pub(crate) fn ask_to_close<T: Transport>(
         match (seen.get_optional(link)?, seen.get_optional(state)?) {
             (Some(vm), Some(state)) if vm == vm_path(uuid).as_bytes() => {
                 ask.guard_value(&vm_link(domid), vm);
-                ask.guard_value(&node, state);
+                guard_backend(&mut ask, ends, state);
                 ask.write(&format!("{backend}/online"), "0");
                 if XenbusState::decode(state) != XenbusState::Closed {
                     ask.write(&node, XenbusState::Closing.as_str());
@@ -560,7 +570,7 @@ fn remove_if_empty<T: Transport>(store: &mut Client<T>, path: &str) -> Result<bo
     })
 }
 
-pub(super) fn text(bytes: &[u8]) -> String {
+pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
@@ -632,12 +642,13 @@ pub(crate) fn records<T: Transport>(store: &mut Client<T>) -> Result<Vec<Record>
         look.read(&leaving_path(*uuid));
         look.read(&incoming_path(*uuid));
         look.read(&made_disks_path(*uuid));
+        look.read(&format!("{path}/{BACKENDS}"));
     }
     let replies = store.run(&look)?;
     let mut records = Vec::with_capacity(uuids.len());
     for (index, uuid) in uuids.into_iter().enumerate() {
         let value = |at: usize| -> Result<Option<String>, ClientError> {
-            Ok(replies.get_optional(9 * index + at)?.map(text))
+            Ok(replies.get_optional(10 * index + at)?.map(text))
         };
         let domid = value(0)?.and_then(|text| text.parse().ok()).map(DomId);
         let (complete, pending) = (value(1)?, value(2)?.unwrap_or_default());
@@ -653,6 +664,7 @@ pub(crate) fn records<T: Transport>(store: &mut Client<T>) -> Result<Vec<Record>
             leaving: value(6)?,
             incoming: value(7)?,
             made_disks: value(8)?,
+            backends: value(9)?,
             ..Record::default()
         });
     }
@@ -775,8 +787,8 @@ impl ReadingKeys {
     }
 
     /// The same order as in [`device_readings`].
-    fn paths(&self, device: DeviceRef, domid: DomId) -> [Option<String>; READING_NODES] {
-        let (frontend, backend) = (device.frontend(domid), device.backend(domid));
+    fn paths(&self, device: Ends) -> [Option<String>; READING_NODES] {
+        let (frontend, backend) = (device.frontend_path(), device.backend_path());
         let front = |key: &str| format!("{frontend}/{key}");
         let back = |key: &str| format!("{backend}/{key}");
         [
@@ -808,21 +820,21 @@ pub(crate) fn device_readings<T: Transport>(
     store: &mut Client<T>,
     domid: DomId,
     uuid: Uuid,
-    devices: &[DeviceRef],
+    devices: &[Ends],
 ) -> Result<Vec<DeviceReading>, Failure> {
     let mut batch = Batch::new();
     let places: Vec<[Option<usize>; READING_NODES]> = devices
         .iter()
         .map(|device| {
-            let paths = ReadingKeys::of(device.kind).paths(*device, domid);
+            let paths = ReadingKeys::of(device.device.kind).paths(*device);
             paths.map(|path| path.map(|path| batch.read(&path)))
         })
         .collect();
     let owners: Vec<Option<usize>> = devices
         .iter()
         .map(|device| {
-            let tty = ReadingKeys::of(device.kind).tty?;
-            Some(batch.get_perms(&format!("{}/{tty}", device.frontend(domid))))
+            let tty = ReadingKeys::of(device.device.kind).tty?;
+            Some(batch.get_perms(&format!("{}/{tty}", device.frontend_path())))
         })
         .collect();
     let link = batch.read(&vm_link(domid));
@@ -852,8 +864,9 @@ pub(crate) fn device_readings<T: Transport>(
             name,
         ] = values;
         readings.push(DeviceReading {
-            device: *device,
-            backend: device.backend(domid),
+            device: device.device,
+            backend: device.backend_path(),
+            backend_domid: device.backend,
             state: state.and_then(|text| text.parse().ok()).unwrap_or(0),
             mac,
             event_channel: number(event_channel).or_else(|| number(event_channel_tx)),

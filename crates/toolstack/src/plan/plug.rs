@@ -8,6 +8,9 @@ use crate::layout::{DeviceKind, DeviceRef};
 pub fn plan_plug(device: DeviceRef, by: ConnectedBy) -> Plan {
     let mut plan = Plan::default();
     let ready = match device.kind {
+        DeviceKind::Vbd | DeviceKind::Vif if by == ConnectedBy::DriverDomain => {
+            Some(plan.add(DeviceStep::FindBackend(device), &[]))
+        }
         DeviceKind::Vbd if by == ConnectedBy::Script => {
             Some(plan.add(DeviceStep::CheckDisk(device.devid), &[]))
         }

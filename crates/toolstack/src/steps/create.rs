@@ -197,7 +197,10 @@ fn nodes_of(
     facts.incarnation.completion = Some(built.completion(start));
     let mut nodes = match facts.incarnation.has_early_nodes {
         true => layout::late_nodes(config, uuid, &built, &facts.disks, start),
-        false => layout::domain_nodes(config, uuid, &built, &facts.disks, start),
+        false => {
+            let (disks, backends) = (&facts.disks, &facts.backends);
+            layout::domain_nodes(config, uuid, &built, disks, backends, start)
+        }
     };
     nodes.0.extend(layout::table_nodes(domain.domain.domid, tables).0);
     nodes.0.extend(layout::pci_nodes(domain.domain.domid, &config.name, &facts.pci).0);
@@ -355,7 +358,7 @@ impl CreateStep {
                 facts.incarnation.nodes = true;
                 facts.incarnation.has_early_nodes = true;
                 let quota = Quota::for_devices(domid, &config);
-                let nodes = layout::early_nodes(&config, uuid, domid);
+                let nodes = layout::early_nodes(&config, uuid, domid, &facts.backends);
                 CreateWork::WriteEarlyNodes { nodes, quota }
             }
             Self::WriteNodes(start) => {

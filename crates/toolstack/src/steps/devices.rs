@@ -13,9 +13,9 @@ use crate::device_model::{self, Process};
 use crate::domains::DomainSet;
 use crate::host::{Host, Link};
 use crate::hotplug::{self, Scripts, Way};
-use crate::layout::{self, DeviceKind, DeviceRef, Nodes, Removal};
+use crate::layout::{self, DeviceKind, DeviceRef, Ends, Nodes, Removal};
 use crate::machine::{Device, Pending, Vm, empty_drive, remove_from};
-use crate::perform::{Performer, checks, disks, failure, store};
+use crate::perform::{Performer, WantedBackend, checks, disks, failure, store};
 use crate::plan::Unplug;
 use crate::scheduler::Track;
 use crate::userdata::Userdata;
@@ -34,6 +34,8 @@ pub enum DeviceStep {
     CheckDisk(u32),
     /// Check that the bridge of this vif exists, or its hotplug script.
     CheckBridge(u32),
+    /// Find the driver domain that is to serve a device.
+    FindBackend(DeviceRef),
     /// Add the host's end of this vif to its bridge.
     JoinBridge(u32),
     /// Run the hotplug script of a device.
@@ -101,6 +103,16 @@ pub enum DeviceWork {
         config: Arc<VmConfig>,
         index: usize,
     },
+    FindBackend {
+        config: Arc<VmConfig>,
+        device: DeviceRef,
+        /// Whose domain has this name, as far as is known.
+        known: Option<DomId>,
+        /// The domain that it is to serve, if there is one.
+        domain: Option<DomainRef>,
+        /// Whether it is one of the devices that the configuration's file names.
+        is_in_file: bool,
+    },
     /// Adds the links to the bridge, then notifies netback.
     JoinBridge {
         bridge: String,
@@ -121,7 +133,7 @@ pub enum DeviceWork {
     CloseAll {
         domain: DomainRef,
         uuid: Uuid,
-        devices: Vec<DeviceRef>,
+        devices: Vec<Ends>,
     },
     /// Writes the nodes of a hotplugged device.
     Add {
@@ -139,14 +151,14 @@ pub enum DeviceWork {
     AskToClose {
         domain: DomainRef,
         uuid: Uuid,
-        device: DeviceRef,
+        device: Ends,
         nodes: Nodes,
     },
     /// Removes a device from its guest, after `nodes` were written.
     Close {
         domain: DomainRef,
         uuid: Uuid,
-        device: DeviceRef,
+        device: Ends,
         nodes: Nodes,
     },
     /// Removes a device's nodes, then writes `nodes`.
@@ -241,6 +253,9 @@ impl DeviceStep {
             Self::CheckBridge(devid) => {
                 step("check bridges", "check the bridge of {}", vif(devid), Permit::SHORT)
             }
+            Self::FindBackend(device) => {
+                step("find driver domains", "find the driver domain of {}", device, Permit::SHORT)
+            }
             Self::JoinBridge(devid) => step(
                 "join bridges",
                 "put {} on its bridge",
@@ -292,7 +307,7 @@ impl DeviceStep {
     }
 
     pub(super) fn prepare(self, with: Preparation<'_>) -> DeviceWork {
-        let Preparation { vm, config, plugged, own, .. } = with;
+        let Preparation { vm, config, plugged, own, named, .. } = with;
         let uuid = vm.uuid;
         let existing = vm.facts.incarnation.domain;
         let domain = || existing.expect("planned while there is a domain");
@@ -332,6 +347,13 @@ impl DeviceStep {
                     config,
                 }
             }
+            Self::FindBackend(device) => DeviceWork::FindBackend {
+                config,
+                device,
+                known: named,
+                domain: existing,
+                is_in_file: plugged.is_none(),
+            },
             Self::JoinBridge(devid) => join_bridge(&config, devid, domain().domid),
             Self::RunScript(device, way) => {
                 let domain = domain();
@@ -340,7 +362,10 @@ impl DeviceStep {
                 DeviceWork::RunScript { domain, uuid, device, scripts, way }
             }
             Self::CloseAll => {
-                DeviceWork::CloseAll { domain: domain(), uuid, devices: layout::devices(&config) }
+                let (domain, backends) = (domain(), &vm.facts.backends);
+                let devices = layout::devices(&config).into_iter();
+                let devices = devices.map(|it| backends.ends(it, domain.domid)).collect();
+                DeviceWork::CloseAll { domain, uuid, devices }
             }
             Self::Add(_) => add(vm, domain(), plugged.expect("planned for a device")),
             Self::Settle(device) => {
@@ -385,6 +410,10 @@ impl DeviceStep {
             Self::DetachDisk(devid) => {
                 output.expect_done();
                 vm.facts.disks.remove(&devid);
+            }
+            Self::FindBackend(device) => {
+                let Output::Backend(domid) = output else { output.misplaced() };
+                vm.facts.backends.insert(device, domid);
             }
             Self::RunScript(device, Way::Connect) => {
                 let Output::Connected(disk) = output else { output.misplaced() };
@@ -432,14 +461,15 @@ fn ask(vm: &mut Vm, domain: DomainRef, device: DeviceRef, how: Unplug) -> Device
     let uuid = vm.uuid;
     vm.pending.insert(device, vm.unplugging(device, how));
     let nodes = pending_nodes(vm);
+    let ends = vm.facts.backends.ends(device, domain.domid);
     match (device.kind, how) {
         // One backend serves the other devices as well.
         (DeviceKind::Pci, _) => {
             let entry = Box::new(vm.config.options.pci[pci::index(device.devid)].clone());
             DeviceWork::Pci(PciWork::AskToClose { domain, uuid, entry, nodes })
         }
-        (_, Unplug::Clean) => DeviceWork::AskToClose { domain, uuid, device, nodes },
-        (_, Unplug::Forced) => DeviceWork::Close { domain, uuid, device, nodes },
+        (_, Unplug::Clean) => DeviceWork::AskToClose { domain, uuid, device: ends, nodes },
+        (_, Unplug::Forced) => DeviceWork::Close { domain, uuid, device: ends, nodes },
     }
 }
 
@@ -466,7 +496,7 @@ fn join_bridge(config: &VmConfig, devid: u32, domid: DomId) -> DeviceWork {
         links,
         mtu: vif.mtu,
         frontend: device.frontend(domid),
-        backend: device.backend(domid),
+        backend: device.in_domain_0(domid).backend_path(),
     }
 }
 
@@ -477,15 +507,18 @@ fn add(vm: &mut Vm, domain: DomainRef, device: &Device) -> DeviceWork {
     device.add_to(Arc::make_mut(&mut vm.config));
     let mut nodes = match device {
         Device::Disk(disk) => {
-            if disk.script.is_some() {
+            if disk.has_own_script() {
                 vm.pending.insert(device.id(), Pending::Plug);
             }
             let attachment = vm.facts.disks.get(&device.id().devid);
-            layout::plugged_vbd_nodes(domid, disk, attachment)
+            layout::plugged_vbd_nodes(domid, disk, attachment, &vm.facts.backends)
         }
         Device::Vif(vif) => {
-            vm.pending.insert(device.id(), Pending::Plug);
-            layout::plugged_vif_nodes(domid, uuid, vif)
+            // A driver domain does the rest alone.
+            if vif.backend.is_none() {
+                vm.pending.insert(device.id(), Pending::Plug);
+            }
+            layout::plugged_vif_nodes(domid, uuid, vif, &vm.facts.backends)
         }
         Device::Keyboard(devid, keyboard) => {
             layout::plugged_keyboard_nodes(domid, *devid, keyboard)
@@ -498,6 +531,9 @@ fn add(vm: &mut Vm, domain: DomainRef, device: &Device) -> DeviceWork {
     let text = vm.config.to_cfg_text();
     let pending = Pending::encode_all(&vm.pending);
     nodes.0.extend(layout::changed_record_nodes(uuid, &before, &text, &pending).0);
+    if layout::wanted_backend(&vm.config, device.id()).is_some() {
+        nodes.0.extend(layout::backends_nodes(uuid, &vm.facts.backends).0);
+    }
     let quota = Quota::for_devices(domid, &vm.config);
     let userdata = Userdata::of(&vm.config, uuid, domid, &vm.facts.disks);
     DeviceWork::Add { domain, uuid, nodes, quota, userdata }
@@ -519,7 +555,14 @@ fn remove(vm: &mut Vm, domain: DomainRef, device: DeviceRef) -> DeviceWork {
         let entry = Box::new(vm.config.options.pci[pci::index(device.devid)].clone());
         return DeviceWork::Pci(PciWork::Remove { domain, uuid, entry, nodes, userdata });
     }
-    let removals = layout::removed_device_paths(domain.domid, device);
+    let ends = vm.facts.backends.ends(device, domain.domid);
+    let removals = layout::removed_device_paths(ends);
+    let mut nodes = nodes;
+    if !ends.is_in_domain_0() {
+        let mut backends = vm.facts.backends.clone();
+        backends.remove(device);
+        nodes.0.extend(layout::backends_nodes(uuid, &backends).0);
+    }
     DeviceWork::Remove { domain, uuid, removals, nodes, userdata }
 }
 
@@ -534,6 +577,7 @@ impl DeviceWork {
             Self::LetGo { .. } => info("let-go", Release, None),
             Self::CheckDisk { .. } => info("check-disk", Attach, None),
             Self::CheckBridge { .. } => info("check-bridge", Change, None),
+            Self::FindBackend { .. } => info("find-backend", Change, None),
             Self::JoinBridge { .. } => info("join-bridge", Change, None),
             Self::RunScript { domain, .. } => info("run-script", Script, Some(*domain)),
             Self::CloseAll { domain, .. } => info("close-devices", Destroy, Some(*domain)),
@@ -563,6 +607,10 @@ impl DeviceWork {
             Self::CheckDisk { config, index, .. } if config.disks[index].script.is_some() => {
                 checks::check_disk_script(&mut by.host, &config, index).map(|()| Output::Done)
             }
+            Self::FindBackend { config, device, known, domain, is_in_file } => {
+                let wanted = WantedBackend { config: &config, device, is_in_file };
+                by.find_backend(wanted, known, domain).map(Output::Backend)
+            }
             _ => self.perform_long(by),
         }
     }
@@ -577,6 +625,7 @@ impl DeviceWork {
             | Self::InsertCd { .. }
             | Self::DetachDisk { .. }
             | Self::RunScript { .. }
+            | Self::FindBackend { .. }
             | Self::Pci(_) => unreachable!("performed elsewhere"),
             Self::AttachDisk { tag, early: Some(attachment), .. } => {
                 return Ok(Output::Attached(OwnLoop { attachment, tag }));
@@ -624,9 +673,9 @@ impl DeviceWork {
                 userdata.keep(host);
             }
             Self::Settle { nodes } => store::write_plainly(store, &nodes)?,
-            Self::AskToClose { domain, uuid, device, nodes } => {
+            Self::AskToClose { uuid, device, nodes, .. } => {
                 store::write_as_one(store, &nodes)?;
-                store::ask_to_close(store, domain.domid, uuid, device)?;
+                store::ask_to_close(store, uuid, device)?;
             }
             Self::Close { domain, uuid, device, nodes } => {
                 store::write_as_one(store, &nodes)?;

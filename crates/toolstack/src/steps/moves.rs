@@ -11,7 +11,7 @@ use crate::channel::ChannelId;
 use crate::config::VmConfig;
 use crate::device_model::Process;
 use crate::host::Host;
-use crate::layout::{self, DeviceRef, Nodes};
+use crate::layout::{self, Ends, Nodes};
 use crate::moves::{Incoming, Leaving, MigrateRequest, Reach, ReceiveRequest};
 use crate::perform::Performer;
 use crate::work::{Failure, NewDomain, Output, WorkClass, WorkInfo, WorkMonitor};
@@ -76,7 +76,7 @@ pub enum MoveWork {
     WriteDevices {
         domain: DomainRef,
         uuid: Uuid,
-        devices: Vec<DeviceRef>,
+        devices: Vec<Ends>,
         nodes: Nodes,
     },
     GoOn {
@@ -203,8 +203,11 @@ impl MoveStep {
                 MoveWork::HandOver { domain: domain(), uuid, channel: *channel, leaving }
             }
             Self::WriteDevices => {
-                let devices = layout::devices(&config);
-                let nodes = layout::device_nodes(&config, uuid, domain().domid, &vm.facts.disks);
+                let (domid, facts) = (domain().domid, &vm.facts);
+                let devices = layout::devices(&config).into_iter();
+                let devices = devices.map(|it| facts.backends.ends(it, domid)).collect();
+                let nodes =
+                    layout::device_nodes(&config, uuid, domid, &facts.disks, &facts.backends);
                 MoveWork::WriteDevices { domain: domain(), uuid, devices, nodes }
             }
             Self::GoOn(how) => MoveWork::GoOn { domain: domain(), uuid, name, how, model },

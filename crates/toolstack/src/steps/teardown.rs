@@ -114,12 +114,13 @@ impl TeardownStep {
             }
             Self::DropDisks => TeardownWork::DropDisks { disks: facts.made_disks.clone() },
             Self::RemoveNodes => {
-                let removals = layout::removed_paths(&config, uuid, facts.domid());
+                let removals = layout::removed_paths(&config, uuid, facts.domid(), &facts.backends);
                 let release = users.release(&mut facts.incarnation);
                 TeardownWork::RemoveNodes { domain, uuid, removals, release }
             }
             Self::RemoveDomainNodes => {
-                let removals = layout::removed_domain_paths(&config, uuid, facts.domid());
+                let removals =
+                    layout::removed_domain_paths(&config, uuid, facts.domid(), &facts.backends);
                 let release = users.release(&mut facts.incarnation);
                 TeardownWork::RemoveNodes { domain, uuid, removals, release }
             }
@@ -130,7 +131,10 @@ impl TeardownStep {
         output.expect_done();
         let Completing { vm, .. } = with;
         match self {
-            Self::RemoveDomainNodes => vm.facts.incarnation = Incarnation::default(),
+            Self::RemoveDomainNodes => {
+                vm.facts.incarnation = Incarnation::default();
+                vm.facts.backends.clear();
+            }
             Self::DropDisks => vm.facts.made_disks.clear(),
             Self::Condemn
             | Self::Pause

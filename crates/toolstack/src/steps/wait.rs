@@ -4,7 +4,7 @@ use xen::{DomId, XenbusState};
 
 use super::{IfCancelled, IfFailed, StepInfo};
 use crate::device_model;
-use crate::layout::{DeviceKind, DeviceRef};
+use crate::layout::{Backends, DeviceKind, DeviceRef};
 
 /// What is waited for.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
@@ -21,6 +21,8 @@ pub enum Wait {
     Consent(DeviceRef),
     /// The backend has closed its device.
     Closed(DeviceRef),
+    /// The driver domain has run its script and removed the backend.
+    Gone(DeviceRef),
 }
 
 /// Time limit for a backend to probe its device. xen-blkback and xen-netback take milliseconds; the
@@ -36,6 +38,8 @@ const CLOSE_SECONDS: u64 = 30;
 const CONNECT_SECONDS: u64 = 10;
 /// Time limit for a guest to close a device: it must flush its caches first.
 const CONSENT_SECONDS: u64 = 30;
+/// Time limit for a driver domain to remove a backend, as for libxl. Nothing there may do that; then we do.
+const GONE_SECONDS: u64 = 10;
 /// Time limit for a backend that may never report that it has closed: one that was connecting
 /// meanwhile, overwrote our Closing and closes anyway; and one that had not probed its device yet,
 /// and now never will.
@@ -86,6 +90,9 @@ impl Wait {
                 wait("await the guest", "await that the guest lets go of {}", Some(device))
             }
             Self::Closed(device) => wait("await closed", "await the end of {}", Some(device)),
+            Self::Gone(device) => {
+                wait("await removed", "await that its driver domain removes {}", Some(device))
+            }
         }
     }
 
@@ -98,18 +105,22 @@ impl Wait {
             Self::Connected(_) => CONNECT_SECONDS,
             Self::Consent(_) => CONSENT_SECONDS,
             Self::Closed(_) => CLOSE_SECONDS,
+            Self::Gone(_) => GONE_SECONDS,
         }
     }
 
     /// The nodes to watch: a backend's state, and the device's error nodes.
     #[must_use]
-    pub fn nodes(self, domid: DomId) -> Vec<String> {
-        let state = |device: DeviceRef| format!("{}/state", device.backend(domid));
+    pub fn nodes(self, domid: DomId, backends: &Backends) -> Vec<String> {
+        let ends = |device| backends.ends(device, domid);
+        let state = |device| format!("{}/state", ends(device).backend_path());
         match self {
             Self::Model => vec![device_model::state_node(domid)],
-            Self::Backend(device) => vec![state(device), device.backend_error(domid)],
+            Self::Backend(device) => vec![state(device), ends(device).backend_error()],
             Self::Consent(device) => vec![state(device), device.frontend_error(domid)],
-            Self::Connected(device) | Self::Closed(device) => vec![state(device)],
+            Self::Connected(device) | Self::Closed(device) | Self::Gone(device) => {
+                vec![state(device)]
+            }
         }
     }
 
@@ -122,7 +133,8 @@ impl Wait {
             Self::Backend(device)
             | Self::Connected(device)
             | Self::Consent(device)
-            | Self::Closed(device) => device,
+            | Self::Closed(device)
+            | Self::Gone(device) => device,
         };
         if path.ends_with("/state") {
             let state = value.map_or(XenbusState::Unknown, XenbusState::decode);
@@ -139,7 +151,11 @@ impl Wait {
         let device = device.spoken();
         Verdict::Refused(match self {
             Self::Backend(_) => format!("the backend of {device} refused it: {words}"),
-            Self::Model | Self::Connected(_) | Self::Consent(_) | Self::Closed(_) => {
+            Self::Model
+            | Self::Connected(_)
+            | Self::Consent(_)
+            | Self::Closed(_)
+            | Self::Gone(_) => {
                 format!(
                     "the guest refused to release {device}: {words}; --force detaches it anyway"
                 )
@@ -183,22 +199,32 @@ impl Wait {
                 XenbusState::Closing => Verdict::Pending,
                 _ => Verdict::Shorten,
             },
+            Self::Gone(_) => match state {
+                XenbusState::Unknown => Verdict::Ended,
+                _ => Verdict::Pending,
+            },
         }
     }
 
     /// What follows when it times out. `model_log` is the device model's log.
     #[must_use]
-    pub fn late(self, model_log: &str) -> Late {
+    pub fn late(self, model_log: &str, backends: &Backends) -> Late {
         let seconds = self.seconds();
         match self {
             Self::Model => Late::Fail(format!(
                 "the device model was not ready within {seconds} s; {model_log} may say why"
             )),
-            Self::Backend(device) => Late::Fail(format!(
-                "the backend of {} did not answer within {seconds} s; \
-                 is its driver loaded in dom0?",
-                device.spoken()
-            )),
+            Self::Backend(device) => {
+                let place = match backends.of(device) {
+                    DomId::DOM0 => "dom0".to_owned(),
+                    other => format!("domain {other}"),
+                };
+                Late::Fail(format!(
+                    "the backend of {} did not answer within {seconds} s; \
+                     is its driver loaded in {place}?",
+                    device.spoken()
+                ))
+            }
             Self::Consent(device) => Late::Fail(format!(
                 "the guest did not release {} within {seconds} s; is it in use? \
                  --force detaches it anyway",
@@ -212,6 +238,8 @@ impl Wait {
             Self::Connected(_) => Late::GoOn,
             // The domain is destroyed next, and removing its nodes removes the backend's device.
             Self::Closed(_) => Late::GoOnWithNote,
+            // Nothing there may do it; a driver domain without `xl devd` has none.
+            Self::Gone(_) => Late::GoOn,
         }
     }
 }

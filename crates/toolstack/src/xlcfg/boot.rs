@@ -73,9 +73,14 @@ impl Reader<'_> {
                 .faults
                 .push(fault("expected a path from / on, or the name of one of Xen's programs"));
         }
-        if disks.first().is_some_and(|disk| disk.script.is_some()) {
+        if disks.first().is_some_and(DiskConfig::has_own_script) {
             found.faults.push(fault(
                 "it reads the first disk before there is a domain, and that disk's script needs one",
+            ));
+        }
+        if disks.first().is_some_and(|disk| disk.backend.is_some()) {
+            found.faults.push(fault(
+                "it reads the first disk in domain 0, and that disk is in a driver domain; name its kernel by kernel=",
             ));
         }
         // One that cannot be read has its own fault.

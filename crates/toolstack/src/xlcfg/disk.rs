@@ -7,7 +7,7 @@ use storage::VdiName;
 
 use super::keys::nearest;
 use super::shown;
-use super::vif::is_word;
+use super::vif::{self, is_word};
 use crate::config::{DiskConfig, ImageFormat, Mode, Trust, Vdev};
 use crate::hotplug;
 
@@ -41,6 +41,8 @@ struct Spec<'a> {
     vdev: Option<&'a str>,
     mode: Option<Mode>,
     backend: Option<&'a str>,
+    /// Named, if it is not domain 0.
+    driver_domain: Option<Option<String>>,
     cdrom: bool,
     no_discard: bool,
     script: Option<String>,
@@ -119,12 +121,11 @@ impl<'a> Spec<'a> {
             }
             "specification" => check(key, value, &["xen"], "not supported yet"),
             "grant_usage" => check(key, value, &["1"], "a xen disk always uses grants"),
-            "backend" => check(
-                key,
-                value,
-                &["0", "Domain-0", "dom0"],
-                "disks are served by domain 0 only, for now",
-            ),
+            "backend" => {
+                let named = vif::backend(value);
+                let named = named.map_err(|problem| format!("backend={}: {problem}", shown(value)));
+                set("backend", &mut self.driver_domain, named?)
+            }
             "script" if hotplug::path(value) == hotplug::BLOCK => Ok(()),
             "script" if is_word(value) => set("script", &mut self.script, value.to_owned()),
             "script" => Err(format!(
@@ -227,7 +228,10 @@ impl<'a> Spec<'a> {
                 "backendtype=phy: serves raw disks only; format {format} needs qdisk"
             ));
         }
-        if self.script.is_some() {
+        let driver_domain = self.driver_domain.clone().flatten();
+        if let Some(domain) = &driver_domain {
+            self.check_served_elsewhere(domain, target, format)?;
+        } else if self.script.is_some() {
             self.check_scripted(target, format)?;
         } else if format != ImageFormat::Raw && VdiName::parse(target).is_some() {
             return Err(format!("{target}: a VDI has the format of its SR; leave format out"));
@@ -236,7 +240,36 @@ impl<'a> Spec<'a> {
         let mode = if self.cdrom { Mode::ReadOnly } else { self.mode.unwrap_or(Mode::ReadWrite) };
         let (target, cdrom, discard) = (target.to_owned(), self.cdrom, !self.no_discard);
         let trust = if self.is_untrusted { Trust::Untrusted } else { Trust::Trusted };
-        Ok(DiskConfig { vdev, target, format, mode, cdrom, discard, script: self.script, trust })
+        Ok(DiskConfig {
+            vdev,
+            target,
+            format,
+            mode,
+            cdrom,
+            discard,
+            script: self.script,
+            trust,
+            backend: driver_domain,
+        })
+    }
+
+    /// blkback of a driver domain serves what its script finds there.
+    fn check_served_elsewhere(
+        &self,
+        domain: &str,
+        target: &str,
+        format: ImageFormat,
+    ) -> Result<(), String> {
+        let refuse = |problem: &str| Err(format!("backend={}: {problem}", shown(domain)));
+        if target.is_empty() {
+            refuse("an empty drive has no backend")
+        } else if format != ImageFormat::Raw {
+            refuse("the kernel of a driver domain serves raw disks only; leave format out")
+        } else if self.backend == Some("qdisk") {
+            refuse("backendtype=qdisk: a driver domain serves disks by its kernel (phy)")
+        } else {
+            Ok(())
+        }
     }
 
     /// As libxl has it, only blkback serves what a script connects.
@@ -296,9 +329,19 @@ mod tests {
 
     fn render(text: &str) -> String {
         match parse(text) {
-            Ok(DiskConfig { vdev, target, format, mode, cdrom, discard, script, trust }) => {
+            Ok(DiskConfig {
+                vdev,
+                target,
+                format,
+                mode,
+                cdrom,
+                discard,
+                script,
+                trust,
+                backend,
+            }) => {
                 format!(
-                    "{}={} {target} {}{}{}{}{}{}",
+                    "{}={} {target} {}{}{}{}{}{}{}",
                     vdev.name,
                     vdev.number,
                     mode.as_str(),
@@ -311,6 +354,7 @@ mod tests {
                     if discard { "" } else { " no-discard" },
                     script.map(|script| format!(" by {script}")).unwrap_or_default(),
                     if trust == Trust::Trusted { "" } else { " untrusted" },
+                    backend.map(|domain| format!(" in {domain}")).unwrap_or_default(),
                 )
             }
             Err(problem) => problem,
@@ -413,8 +457,16 @@ mod tests {
             ),
             ("/x,raw,xvda:tape", "\"tape\" is no device type; expected disk or cdrom"),
             (
-                "/x,raw,xvda,backend=storage",
-                "backend=\"storage\": disks are served by domain 0 only, for now",
+                "/x,qcow2,xvda,backend=storage",
+                "backend=\"storage\": the kernel of a driver domain serves raw disks only; leave format out",
+            ),
+            (
+                "/x,raw,xvda,backendtype=qdisk,backend=storage",
+                "backend=\"storage\": backendtype=qdisk: a driver domain serves disks by its kernel (phy)",
+            ),
+            (
+                ",empty,xvda,cdrom,backend=storage",
+                "backend=\"storage\": an empty drive has no backend",
             ),
             (
                 "/x,raw,xvda,backendtype=tap",

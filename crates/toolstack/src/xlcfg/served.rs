@@ -35,7 +35,7 @@ const KEYBOARD_NUMBERS: [&str; 10] = [
 ];
 const MULTI_TOUCH: &str = "feature-multi-touch";
 
-const OTHER_BACKEND: &str = "driver domains are not supported yet; domain 0 serves it";
+const OTHER_BACKEND: &str = "QEMU serves it, which runs in domain 0";
 
 /// `key=value` parameters, spaces around both left out.
 struct Parameters<'a>(Vec<(&'a str, &'a str)>);
@@ -403,7 +403,7 @@ mod tests {
             ("name=x,connection=pty,speed=1", "unknown parameter \"speed\""),
             (
                 "name=x,connection=pty,backend=net",
-                "backend=net: driver domains are not supported yet; domain 0 serves it",
+                "backend=net: QEMU serves it, which runs in domain 0",
             ),
         ] {
             assert_eq!(channel(text), Err(problem.to_owned()), "{text}");

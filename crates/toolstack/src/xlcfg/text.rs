@@ -444,8 +444,9 @@ fn disk_spec(disk: &DiskConfig) -> String {
         "" => String::new(),
         target => format!(",target={target}{comma}"),
     };
+    let backend = disk.backend.as_ref().map(|it| format!(",backend={it}")).unwrap_or_default();
     format!(
-        "format={},vdev={},access={}{}{}{script}{}{target}",
+        "format={},vdev={},access={}{}{}{script}{backend}{}{target}",
         if disk.is_empty() { "empty" } else { disk.format.as_str() },
         disk.vdev.name,
         disk.mode.as_str(),
@@ -487,6 +488,9 @@ fn vif_spec(vif: &VifConfig, kind: DomainKind) -> String {
     }
     if vif.trust == Trust::Untrusted {
         spec.push_str(",untrusted");
+    }
+    if let Some(backend) = &vif.backend {
+        let _ = write!(spec, ",backend={backend}");
     }
     spec
 }

@@ -39,8 +39,6 @@ const MODELS: &[&str] =
     &["rtl8139", "e1000", "e1000e", "ne2k_pci", "pcnet", "virtio-net-pci", "vmxnet3"];
 const MODEL_DEFAULT: &str = "rtl8139";
 
-const NO_DRIVER_DOMAINS: &str = "driver domains are not supported yet; domain 0 serves it";
-
 /// Parses one interface; `index` is its index in the list. The error is the problem only.
 pub(super) fn parse(
     text: &str,
@@ -60,6 +58,7 @@ pub(super) fn parse(
         script: defaults.script.clone(),
         gateway: defaults.gateway.clone(),
         trust: Trust::Trusted,
+        backend: defaults.backend.clone(),
     };
     let mut seen = Vec::new();
     for parameter in text.split(',') {
@@ -84,9 +83,12 @@ pub(super) fn parse(
             _ => read_parameter(&mut vif, key, value)?,
         }
     }
-    check_defaults(defaults, &seen)?;
-    // What another script makes of it is not ours to say.
-    if vif.script.is_none() && !is_interface_name(&vif.bridge) {
+    if vif.backend.is_some() {
+        // An emulated card is on a network of domain 0, where the driver domain has none.
+        vif.model = None;
+    }
+    // What another script or domain makes of it is not ours to say.
+    if vif.script.is_none() && vif.backend.is_none() && !is_interface_name(&vif.bridge) {
         let bridge = shown(&vif.bridge);
         return Err(format!(
             "bridge={bridge}: expected the name of a network bridge, at most 15 bytes"
@@ -99,17 +101,6 @@ pub(super) fn parse(
         return Err("vifname: at most 11 bytes beside an emulated card; or use type=vif".to_owned());
     }
     Ok(vif)
-}
-
-/// Checks what `xl.conf` adds to an interface that names only the keys in `seen`.
-fn check_defaults(defaults: &VifDefaults, seen: &[&str]) -> Result<(), String> {
-    match &defaults.backend {
-        Some(backend) if !seen.contains(&"backend") => {
-            let value = shown(backend);
-            Err(format!("backend={value} (vif.default.backend of xl.conf): {NO_DRIVER_DOMAINS}"))
-        }
-        _ => Ok(()),
-    }
 }
 
 /// Checks that `vif` and `others` can be interfaces of one VM.
@@ -183,8 +174,10 @@ fn read_parameter(vif: &mut VifConfig, key: &str, value: &str) -> Result<(), Str
         "script" => {
             return refuse("expected the name of a script in /etc/xen/scripts, or its path");
         }
-        "backend" if is_domain_0(value) => {}
-        "backend" => return refuse(NO_DRIVER_DOMAINS),
+        "backend" => {
+            vif.backend =
+                backend(value).map_err(|problem| format!("{key}={}: {problem}", shown(value)))?
+        }
         "gatewaydev" if value.is_empty() => vif.gateway = None,
         "gatewaydev" if is_word(value) => vif.gateway = Some(value.to_owned()),
         "gatewaydev" => return refuse("expected the name of a network interface"),
@@ -222,8 +215,21 @@ pub(super) fn is_word(value: &str) -> bool {
     (1..=BYTES_MAX).contains(&value.len()) && !value.contains(char::is_control)
 }
 
-pub(super) fn is_domain_0(value: &str) -> bool {
+pub(crate) fn is_domain_0(value: &str) -> bool {
     matches!(value, "0" | "Domain-0" | "dom0")
+}
+
+/// The name or domid of a driver domain, unless it is domain 0.
+pub(super) fn backend(value: &str) -> Result<Option<String>, &'static str> {
+    /// Longer than the name of any domain.
+    const BYTES_MAX: usize = 255;
+    if is_domain_0(value) {
+        Ok(None)
+    } else if is_word(value) && value.len() <= BYTES_MAX && !value.contains(',') {
+        Ok(Some(value.to_owned()))
+    } else {
+        Err("expected the name or the domid of a domain")
+    }
 }
 
 /// As Linux's `dev_valid_name`; a name with % would be a template.
@@ -318,7 +324,9 @@ mod tests {
                 script,
                 gateway,
                 trust,
+                backend,
             }) => {
+                let backend = backend.map(|it| format!(" in {it}")).unwrap_or_default();
                 let script = script.map(|script| format!(" by {script}")).unwrap_or_default();
                 let gateway = gateway.map(|gateway| format!(" via {gateway}")).unwrap_or_default();
                 let trust = if trust == Trust::Trusted { "" } else { " untrusted" };
@@ -328,7 +336,9 @@ mod tests {
                 let mtu = mtu.map(|mtu| format!(" mtu {mtu}")).unwrap_or_default();
                 let rate =
                     rate.map(|r| format!(" {},{}", r.bytes, r.interval_us)).unwrap_or_default();
-                format!("{devid} {bridge}{name}{mac}{ip}{mtu}{rate}{script}{gateway}{trust}")
+                format!(
+                    "{devid} {bridge}{name}{mac}{ip}{mtu}{rate}{script}{gateway}{trust}{backend}"
+                )
             }
             Err(problem) => problem,
         }
@@ -380,6 +390,8 @@ mod tests {
             ("netdev=eth1", "3 xenbr0 via eth1"),
             ("bridge=ovsbr0.10:20,script=vif-openvswitch", "3 ovsbr0.10:20 by vif-openvswitch"),
             ("untrusted,bridge=br1", "3 br1 untrusted"),
+            ("backend=netvm,bridge=any word", "3 any word in netvm"),
+            ("backend=dom0", "3 xenbr0"),
             ("untrusted,trusted", "3 xenbr0"),
         ] {
             assert_eq!(render(text), expected, "{text}");
@@ -448,10 +460,7 @@ mod tests {
                 "vifname=vif%d",
                 "vifname=\"vif%d\": expected a name for a network interface, at most 15 bytes",
             ),
-            (
-                "backend=netvm",
-                "backend=\"netvm\": driver domains are not supported yet; domain 0 serves it",
-            ),
+            ("backend=", "backend=\"\": expected the name or the domid of a domain"),
         ] {
             assert_eq!(render(text), expected, "{text}");
         }

@@ -406,7 +406,7 @@ impl Reader<'_> {
         let mut taken: BTreeMap<u32, String> = BTreeMap::new();
         for (key, text, place) in found.take(self.list("disk")) {
             let mut fail = |problem| found.faults.push(self.error(&key, place, problem));
-            let disk = match disk::parse(text).and_then(|disk| match disk.script_problem(kind) {
+            let disk = match disk::parse(text).and_then(|disk| match disk.drive_problem(kind) {
                 Some(problem) => Err(problem.to_owned()),
                 None => Ok(disk),
             }) {

@@ -2,7 +2,7 @@
 
 use crate::xlcfg::check_error;
 use expect_test::expect;
-use toolstack::layout;
+use toolstack::layout::{self, Backends};
 use toolstack::xlcfg::parse_vif;
 use xen::{DomId, Uuid};
 
@@ -225,7 +225,7 @@ fn a_frontend_reads_its_mtu() {
         [("", Some("1500"), None), (",mtu=9000", Some("9000"), Some("9000"))]
     {
         let vif = parse_vif(&format!("bridge=b{more}"), 0).unwrap();
-        let nodes = layout::plugged_vif_nodes(DomId(7), Uuid([1; 16]), &vif);
+        let nodes = layout::plugged_vif_nodes(DomId(7), Uuid([1; 16]), &vif, &Backends::default());
         let value = |end: &str| {
             let path = format!("{end}/mtu");
             nodes.0.iter().find(|node| node.path == path).map(|node| node.value.as_str())

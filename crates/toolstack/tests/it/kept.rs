@@ -24,19 +24,25 @@ fn action() -> impl Strategy<Value = ShutdownAction> {
 fn disks() -> impl Strategy<Value = Vec<DiskConfig>> {
     let format = proptest::sample::select(ImageFormat::ALL.to_vec());
     let mode = proptest::sample::select(vec![Mode::ReadOnly, Mode::ReadWrite, Mode::Shared]);
-    let disk = (0u32..1000, 0u32..256, text(), format, mode, any::<bool>(), any::<bool>());
+    let backend = proptest::option::of("[a-z]{1,8}");
+    let place = (0u32..1000, 0u32..256);
+    let disk = (place, text(), format, mode, any::<bool>(), any::<bool>(), backend);
     proptest::collection::vec(disk, 0..5).prop_map(|disks| {
         let mut disks: Vec<DiskConfig> = disks
             .into_iter()
-            .map(|(disk, partition, target, format, mode, cdrom, discard)| DiskConfig {
+            .map(|((disk, partition), target, format, mode, cdrom, discard, backend)| DiskConfig {
                 vdev: format!("d{disk}p{partition}").parse::<Vdev>().unwrap(),
-                format: if target.contains(':') { ImageFormat::Raw } else { format },
+                format: match target.contains(':') || backend.is_some() {
+                    true => ImageFormat::Raw,
+                    false => format,
+                },
                 target,
                 mode: if cdrom { Mode::ReadOnly } else { mode },
                 cdrom,
                 discard,
                 script: None,
                 trust: Trust::Trusted,
+                backend,
             })
             .collect();
         disks.sort_by_key(|disk| disk.vdev.number);
@@ -48,7 +54,8 @@ fn disks() -> impl Strategy<Value = Vec<DiskConfig>> {
 fn vifs() -> impl Strategy<Value = Vec<VifConfig>> {
     let mac = proptest::option::of((any::<[u8; 5]>(), 1u8..128));
     let rate = proptest::option::of((1u64..1 << 40, 1u64..=1_000_000));
-    let host = (proptest::option::of("/?[a-z]{1,8}"), proptest::option::of("[a-z]{1,8}"));
+    let word = || proptest::option::of("[a-z]{1,8}");
+    let host = (proptest::option::of("/?[a-z]{1,8}"), word(), word());
     let named = (any::<bool>(), any::<bool>(), host);
     let vif = ("[a-z][a-z0-9.-]{0,14}", mac, proptest::option::of(68u32..=65535), rate, named);
     proptest::collection::vec(vif, 0..5).prop_map(|vifs| {
@@ -67,6 +74,7 @@ fn vifs() -> impl Strategy<Value = Vec<VifConfig>> {
                 script: host.0,
                 gateway: host.1,
                 trust: if trusted { Trust::Trusted } else { Trust::Untrusted },
+                backend: host.2,
             })
             .collect();
         let mut macs = Vec::new();

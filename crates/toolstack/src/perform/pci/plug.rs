@@ -166,7 +166,7 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         if rows.iter().all(|row| gone.contains(&row.address)) {
             // Paths of all entries are the same.
             let bus = DeviceRef { kind: DeviceKind::Pci, devid: 0 };
-            let removals = layout::removed_device_paths(domid, bus);
+            let removals = layout::removed_device_paths(bus.in_domain_0(domid));
             store::remove(&mut self.store, Some(domid), uuid, &removals)?;
             return store::add_device(&mut self.store, domid, uuid, nodes);
         }

@@ -8,7 +8,7 @@ use xenstore::client::{Batch, Client, ClientError, Nodes as _, Transport};
 use super::{check_link, commit_for, guarded, put_all, remove, text};
 use crate::foreign::{ForeignDevice, ForeignReading, VBD_KEYS, VIF_KEYS};
 use crate::layout::{
-    DeviceKind, DeviceRef, Nodes, Removal, record_path, record_removal, vm_link, vm_path,
+    DeviceKind, DeviceRef, Ends, Nodes, Removal, record_path, record_removal, vm_link, vm_path,
 };
 use crate::work::Failure;
 
@@ -88,7 +88,10 @@ pub(crate) fn devices_left<T: Transport>(
 }
 
 /// Names below a node, none if there is no such node.
-fn children<T: Transport>(store: &mut Client<T>, path: &str) -> Result<Vec<String>, ClientError> {
+pub(crate) fn children<T: Transport>(
+    store: &mut Client<T>,
+    path: &str,
+) -> Result<Vec<String>, ClientError> {
     match store.directory(path) {
         Err(error) if error.is_not_found() => Ok(Vec::new()),
         other => other,
@@ -101,8 +104,16 @@ fn foreign_devices<T: Transport>(
     devices: &[DeviceRef],
 ) -> Result<Vec<ForeignDevice>, ClientError> {
     let mut look = Batch::new();
-    let mut places = Vec::with_capacity(devices.len());
     for device in devices {
+        look.read(&format!("{}/backend", device.libxl(domid)));
+    }
+    let replies = store.run(&look)?;
+    let backends = (0..devices.len())
+        .map(|index| Ok(replies.get_optional(index)?.map(text).unwrap_or_default()));
+    let backends = backends.collect::<Result<Vec<String>, ClientError>>()?;
+    let mut look = Batch::new();
+    let mut places = Vec::with_capacity(devices.len());
+    for (device, backend) in devices.iter().zip(backends) {
         let keys: &[&'static str] = match device.kind {
             DeviceKind::Vbd => &VBD_KEYS,
             DeviceKind::Vif => &VIF_KEYS,
@@ -112,10 +123,14 @@ fn foreign_devices<T: Transport>(
             | DeviceKind::NinePfs
             | DeviceKind::Pci => &[],
         };
-        let backend = look.read(&format!("{}/backend", device.libxl(domid)));
+        // What is a driver domain's it may have written; libxl has a copy of its own.
+        let folder = match Ends::of_backend(*device, domid, &backend) {
+            Some(ends) if !ends.is_in_domain_0() => device.libxl(domid),
+            _ => device.in_domain_0(domid).backend_path(),
+        };
         let mut values = Vec::with_capacity(keys.len());
         for key in keys {
-            values.push((*key, look.read(&format!("{}/{key}", device.backend(domid)))));
+            values.push((*key, look.read(&format!("{folder}/{key}"))));
         }
         places.push((*device, backend, values));
     }
@@ -126,7 +141,6 @@ fn foreign_devices<T: Transport>(
         for (key, index) in values {
             keys.extend(replies.get_optional(index)?.map(|value| (key, text(value))));
         }
-        let backend = replies.get_optional(backend)?.map(text).unwrap_or_default();
         found.push(ForeignDevice { device, backend, keys, file: None });
     }
     Ok(found)

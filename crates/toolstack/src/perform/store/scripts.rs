@@ -18,7 +18,7 @@ pub(crate) fn script_mark<T: Transport>(
 ) -> Result<Option<Option<Mark>>, ClientError> {
     let mut look = Batch::new();
     let link = look.read(&vm_link(domid));
-    let script = look.read(&format!("{}/script", device.backend(domid)));
+    let script = look.read(&format!("{}/script", device.in_domain_0(domid).backend_path()));
     let mark = look.read(&device.script_mark(domid));
     let seen = store.run(&look)?;
     let is_ours = seen.get_optional(link)?.is_some_and(|vm| vm == vm_path(uuid).as_bytes());
@@ -37,7 +37,7 @@ pub(crate) fn mark_script<T: Transport>(
     mark: Mark,
 ) -> Result<(), Failure> {
     let mut batch = guarded(domid, uuid);
-    batch.guard_present(&format!("{}/script", device.backend(domid)));
+    batch.guard_present(&format!("{}/script", device.in_domain_0(domid).backend_path()));
     batch.write(&device.script_mark(domid), mark.as_str());
     commit_for(store, domid, &batch)
 }
@@ -48,7 +48,8 @@ pub(crate) fn script_error<T: Transport>(
     domid: DomId,
     device: DeviceRef,
 ) -> Result<String, ClientError> {
-    let words = store.read_optional(&format!("{}/hotplug-error", device.backend(domid)))?;
+    let words = store
+        .read_optional(&format!("{}/hotplug-error", device.in_domain_0(domid).backend_path()))?;
     Ok(words.as_deref().map(text).unwrap_or_default())
 }
 
@@ -58,7 +59,7 @@ pub(crate) fn connected_disk<T: Transport>(
     domid: DomId,
     device: DeviceRef,
 ) -> Result<Option<BlockDevice>, ClientError> {
-    let backend = device.backend(domid);
+    let backend = device.in_domain_0(domid).backend_path();
     let mut look = Batch::new();
     let number = look.read(&format!("{backend}/physical-device"));
     let path = look.read(&format!("{backend}/physical-device-path"));
