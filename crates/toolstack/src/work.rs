@@ -77,7 +77,7 @@ pub enum IdentityCheck {
 }
 
 /// What a domain with many devices may have in the store. A guest's frontends and their watches count as
-/// its own, and 255 disks are above what the store gives by itself.
+/// its own, and 255 disks are above what the store gives by itself; so do the backends of a driver domain.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Quota {
     pub domid: DomId,
@@ -89,17 +89,22 @@ impl Quota {
     /// Up to here the store's own limits do.
     const DEVICES_WITHIN: usize = 64;
 
+    /// Devices that a driver domain may serve; netback has up to six watches for one.
+    const SERVED: u32 = 1000;
+
     /// `None` if the store's own limits do.
     #[must_use]
     pub fn for_devices(domid: DomId, config: &VmConfig) -> Option<Self> {
         let served = layout::served_devices(config).len();
         let devices = config.disks.len() + config.vifs.len() + served;
         let number = u32::try_from(devices).unwrap_or(u32::MAX);
+        let served = if config.options.is_driver_domain { Self::SERVED } else { 0 };
+        let is_above = devices > Self::DEVICES_WITHIN || served > 0;
         // A frontend with as many queues as blkfront and netfront make has some thirty nodes.
-        (devices > Self::DEVICES_WITHIN).then(|| Self {
+        is_above.then(|| Self {
             domid,
-            nodes: number.saturating_mul(40).saturating_add(1000),
-            watches: number.saturating_mul(3).saturating_add(128),
+            nodes: number.saturating_add(served).saturating_mul(40).saturating_add(1000),
+            watches: number.saturating_mul(3).saturating_add(served * 6 + 128),
         })
     }
 }

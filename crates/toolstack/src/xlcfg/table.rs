@@ -13,7 +13,10 @@ const HEAD: &str = include_str!("keys_head.md");
 /// Parameters of a disk, and what becomes of them. The last ones are words without a value.
 const DISK: &[(&str, &str)] = &[
     ("access", "read: `r`, `w`, and `w!` for a disk that others may write too"),
-    ("backend", "domain 0 only, for now"),
+    (
+        "backend",
+        "the name or domid of a driver domain, which serves raw disks by its kernel; see [networking](networking.md)",
+    ),
     (
         "backendtype",
         "`phy` and `qdisk` are read, and blkback serves the disk in either case; `tap` and `standalone` are refused",
@@ -32,7 +35,7 @@ const DISK: &[(&str, &str)] = &[
 ];
 
 const VIF: &[(&str, &str)] = &[
-    ("backend", "domain 0 only, for now"),
+    ("backend", "the name or domid of a driver domain; see [networking](networking.md)"),
     ("bridge", "read"),
     ("devid", "read"),
     ("gatewaydev", "read, for scripts; `netdev` is the same"),

@@ -42,7 +42,7 @@ fn disks() -> impl Strategy<Value = Vec<DiskConfig>> {
                 discard,
                 script: None,
                 trust: Trust::Trusted,
-                backend,
+                backend: backend.filter(|_| !cdrom),
             })
             .collect();
         disks.sort_by_key(|disk| disk.vdev.number);
@@ -315,7 +315,7 @@ prop_compose! {
     ) -> VmConfig {
         let (poweroff, reboot, crash, watchdog, soft_reset) = actions;
         let is_hvm = kind == DomainKind::Hvm;
-        let has_disk = disks.first().is_some_and(|disk| !disk.is_empty());
+        let has_disk = disks.first().is_some_and(DiskConfig::is_attached_first);
         let bootloader = bootloader.filter(|_| has_disk && !is_hvm);
         let bootloader = bootloader
             .map(|(program, arguments, user)| Box::new(Bootloader { program, arguments, user }));

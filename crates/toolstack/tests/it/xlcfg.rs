@@ -117,6 +117,7 @@ on_crash    = 'preserve'
                     discard: true,
                     script: None,
                     trust: Trusted,
+                    backend: None,
                 },
                 DiskConfig {
                     vdev: Vdev {
@@ -130,6 +131,7 @@ on_crash    = 'preserve'
                     discard: true,
                     script: None,
                     trust: Trusted,
+                    backend: None,
                 },
             ],
             vifs: [
@@ -156,6 +158,7 @@ on_crash    = 'preserve'
                     script: None,
                     gateway: None,
                     trust: Trusted,
+                    backend: None,
                 },
             ],
             served: ServedDevices {

@@ -118,7 +118,10 @@ pub(super) const VERBS: &[Verb] = &[
         "remus",
         "Xylem does not replicate running domains; see 'xy help checkpoint' and 'xy help migrate'",
     ),
-    absent("devd", "Xylem does not serve devices from a driver domain; there, xl's own devd works"),
+    absent(
+        "devd",
+        "it runs in a driver domain, where xl's own does the work, for Xylem's guests too; see docs/networking.md",
+    ),
     there("psr-hwinfo", "mab"),
     there("psr-cmt-attach", ""),
     there("psr-cmt-detach", ""),
