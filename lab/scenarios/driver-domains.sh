@@ -57,7 +57,7 @@ disk = [ "/tmp/storage.img,raw,xvda,w" ]
 END
     rm -f "$(console_log net)"
     check "the driver domain starts" xy create -q /tmp/net.cfg
-    check "it is ready" console_wait net 'DRIVER: ready' 240
+    check "it is ready" console_wait net 'DRIVER: ready' 240 || tail -n 30 "$(console_log net)"
     grep DRIVER "$(console_log net)"
     net=$(xy domid net)
     # `xl devd` sets its watch.

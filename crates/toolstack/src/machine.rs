@@ -443,6 +443,10 @@ pub struct Toolstack {
     /// VMs that an earlier daemon left in between: what was saved with the host is looked at when they
     /// are settled.
     host_saves_wait: Option<(Vec<Uuid>, LeftFiles)>,
+    /// Shutdowns of the host in which driver domains are still to go down.
+    host_shutdowns: Vec<host_shutdown::HostShutdown>,
+    /// VMs that are restored with the host after all others have started.
+    late_restores: Vec<host_shutdown::LateRestore>,
     /// Files of VMs that are being restored with the host.
     host_saves: BTreeMap<Uuid, String>,
     /// Files of VMs that are to be restored at the next boot of the host.
@@ -509,6 +513,8 @@ impl Toolstack {
             bulk_starts: Vec::new(),
             on_host_shutdown: OnHostShutdown::default(),
             host_saves_wait: None,
+            host_shutdowns: Vec::new(),
+            late_restores: Vec::new(),
             host_saves: BTreeMap::new(),
             saved_with_host: BTreeMap::new(),
             tunings: Tunings::new(),
@@ -604,6 +610,9 @@ impl Toolstack {
         self.say_farewells(now, out);
         self.tell_of_changes(out);
         self.translate_for_groups(out);
+        while self.go_on_with_host_shutdowns(now, out) {
+            self.translate_for_groups(out);
+        }
         self.keep_journal(now, revision, out);
     }
 

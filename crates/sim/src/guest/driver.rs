@@ -60,6 +60,13 @@ fn number(bytes: &[u8]) -> Option<u32> {
     std::str::from_utf8(bytes).ok()?.parse().ok()
 }
 
+fn children<T: Transport>(store: &mut Client<T>, path: &str) -> Result<Vec<String>, ClientError> {
+    match store.directory(path) {
+        Err(error) if error.refusal().is_some() => Ok(Vec::new()),
+        other => other,
+    }
+}
+
 /// The backend's directory that a path below `backend` belongs to.
 fn directory(path: &str) -> Option<String> {
     let parts: Vec<&str> = path.split('/').collect();
@@ -98,7 +105,7 @@ impl Driver {
         }
     }
 
-    /// Forgets what the toolstack has removed.
+    /// Forgets what the toolstack has removed, and looks at what was there before it.
     fn look_for_all<T: Transport>(
         &mut self,
         store: &mut Client<T>,
@@ -109,7 +116,18 @@ impl Driver {
                 self.forget(store, &backend)?;
             }
         }
-        Ok(None)
+        let mut text = String::new();
+        for kind in ["backend/vbd", "backend/vif"] {
+            for domid in children(store, kind)? {
+                for devid in children(store, &format!("{kind}/{domid}"))? {
+                    let backend = format!("{kind}/{domid}/{devid}");
+                    if !self.served.contains_key(&backend) {
+                        text.extend(self.probe(store, &backend)?);
+                    }
+                }
+            }
+        }
+        Ok((!text.is_empty()).then_some(text))
     }
 
     fn probe<T: Transport>(

@@ -2,9 +2,9 @@
 
 use sim::{Daemon, HostConfig};
 use toolstack::layout::{DeviceKind, DeviceRef};
-use toolstack::plan::Unplug;
+use toolstack::plan::{Start, Unplug};
 use toolstack::{Device, Reply, Request, ShutdownRequest, VmState, xlcfg};
-use xen::DomId;
+use xen::{DomId, Uuid};
 use xenstore::client::Nodes as _;
 
 use crate::faults::killed_at;
@@ -308,4 +308,54 @@ fn whatever_a_driver_domain_does_its_guests_can_be_taken_down() {
         lab.destroy("one");
         lab.assert_nothing_left();
     }
+}
+
+/// A defined VM that starts with the host, or is restored with it.
+fn define(lab: &mut Lab, text: &str, order: u32) {
+    let source = xlcfg::Source { file: "vm.cfg", text, overrides: &[] };
+    let config = Box::new(xlcfg::parse(source).unwrap());
+    let name = config.name.clone();
+    let fresh_uuid = Uuid([name.as_bytes()[0]; 16]);
+    let reply = lab.ask(Request::Define { config, fresh_uuid, autostart: Some(order) });
+    assert!(matches!(reply, Reply::Defined { .. }), "{reply:?}");
+    let reply = lab.ask(Request::Start { target: name, start: Start::Running });
+    assert!(matches!(reply, Reply::Created(_)), "{reply:?}");
+    lab.settle();
+}
+
+#[test]
+fn with_its_host_a_driver_domain_goes_down_last_and_comes_back_first() {
+    let mut lab = Lab::seeded(1);
+    let net = format!("{}driver_domain = 1\n", unikernel("net", "pv", "normal"))
+        .replace("sim.behaviour=normal", "sim.kind=linux sim.serves=well");
+    define(&mut lab, &net, 1);
+    let net = newest(&lab);
+    define(&mut lab, &format!("{}on_host_shutdown = 'save'\n", vm("saved", "pvh")), 0);
+    define(&mut lab, &vm("one", "pv"), 2);
+    let reply = lab.ask(Request::HostShutdown);
+    assert!(matches!(reply, Reply::Ok), "{reply:?}");
+    // It has seen all of its devices go.
+    let console = lab.host.console(net);
+    assert_eq!(console.matches(": removed").count(), 4, "{console}");
+    assert!(console.trim_end().ends_with("going down: poweroff"), "{console}");
+
+    lab.host = lab.host.boot_again(HostConfig::default(), 1_000_000_000);
+    lab.host.os().forget_boot();
+    lab.daemon = Daemon::start(&lab.host).unwrap();
+    lab.settle();
+    let domid =
+        |lab: &mut Lab, name: &str| match lab.ask(Request::Resolve { target: name.to_owned() }) {
+            Reply::Resolved { domid, .. } => domid,
+            other => panic!("{name}: {other:?}"),
+        };
+    let net = domid(&mut lab, "net");
+    let one = domid(&mut lab, "one");
+    assert_connected(&lab, one, net);
+    let saved = domid(&mut lab, "saved");
+    let console = lab.host.console(saved);
+    assert!(console.contains("suspend: returned 0, in a new domain"), "{console}");
+    assert_eq!(
+        backend(&lab, saved, VIF),
+        Some(format!("/local/domain/{net}/backend/vif/{saved}/0 4"))
+    );
 }

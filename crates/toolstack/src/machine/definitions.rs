@@ -10,6 +10,7 @@ use xen::{DomId, Uuid};
 
 use super::checks::WantedVm;
 use super::events::VmState;
+use super::host_shutdown::LateRestore;
 use super::operation::Outcome;
 use super::requests::fail;
 use super::{Action, ClientId, Facts, Instant, Purpose, Reply, Toolstack, Vm, policy};
@@ -490,6 +491,14 @@ impl Toolstack {
         {
             let mut bulk_start = self.bulk_starts.remove(index);
             let Some(wave) = bulk_start.waves.pop_front() else {
+                let is_with_host = bulk_start.client.is_none();
+                if is_with_host && !self.late_restores.is_empty() {
+                    let late = std::mem::take(&mut self.late_restores);
+                    bulk_start.open.extend(late.iter().map(LateRestore::uuid));
+                    self.bulk_starts.insert(index, bulk_start);
+                    self.restore_late(now, late, out);
+                    continue;
+                }
                 match bulk_start.client {
                     Some(client) => {
                         let reply = Reply::StartedAll(Box::new(bulk_start.outcome));

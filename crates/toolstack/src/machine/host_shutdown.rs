@@ -5,10 +5,10 @@
 //! that cannot be restored gets another name. So no old memory ever meets a disk that has been written
 //! since.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use xen::Uuid;
+use xen::{DomId, Uuid};
 
 use super::checks::Existing;
 use super::operation::Outcome;
@@ -19,6 +19,7 @@ use super::{
     Toolstack, Vm,
 };
 use crate::config::{OnHostShutdown, VmConfig};
+use crate::layout;
 use crate::plan::{plan_restore_with_host, plan_save};
 use crate::saved::{AfterSave, FileFormat, HOST_FOLDER, HostSave, Save, SaveTo, SavedFile};
 use crate::work::{Failure, Images, Output, SaveWork};
@@ -26,6 +27,29 @@ use crate::xlcfg;
 
 const ASKING: Asking =
     Asking { how: ShutdownRequest::Poweroff, fallback: Fallback::Acpi, reply: ReplyWhen::Gone };
+
+/// A shutdown of the host, with those VMs whose turn has not come.
+#[derive(Debug)]
+pub(super) struct HostShutdown {
+    client: ClientId,
+    /// Each begins when all before it are down.
+    layers: VecDeque<Vec<(ClientId, Uuid)>>,
+}
+
+/// A VM that is to be restored with its host, once its driver domains may run.
+#[derive(Debug)]
+pub(super) struct LateRestore {
+    uuid: Uuid,
+    path: String,
+    file: SavedFile,
+    config: VmConfig,
+}
+
+impl LateRestore {
+    pub(super) fn uuid(&self) -> Uuid {
+        self.uuid
+    }
+}
 
 impl Toolstack {
     /// What becomes of this VM when the host is shut down.
@@ -48,21 +72,66 @@ impl Toolstack {
             return out.push(Action::Reply { client, reply: Reply::Ok });
         }
         self.groups.begin(client, found.len(), true);
-        let mut members = Vec::with_capacity(found.len());
-        for meant in found {
-            let name = self.vms[&meant.uuid()].config.name.clone();
-            members.push((self.groups.add_member(Member { client, name }), meant));
+        let mut layers = VecDeque::new();
+        for layer in self.layers(found.iter().map(|meant| meant.uuid()).collect()) {
+            let of_layer = layer.into_iter().map(|uuid| {
+                let name = self.vms[&uuid].config.name.clone();
+                (self.groups.add_member(Member { client, name }), uuid)
+            });
+            layers.push_back(of_layer.collect());
         }
         self.groups.tell_waiting(client, out);
-        for (member, meant) in members {
-            let uuid = meant.uuid();
-            match meant {
-                Meant::Domain(..) if self.is_saved_with_host(uuid) => {
-                    self.save_with_host(now, member, uuid, out);
-                }
-                meant => self.ask_to_stop(now, member, meant, ASKING, out),
+        self.host_shutdowns.push(HostShutdown { client, layers });
+        self.go_on_with_host_shutdowns(now, out);
+    }
+
+    /// VMs in the order in which they go down: driver domains after those that they serve.
+    fn layers(&self, mut left: Vec<Uuid>) -> Vec<Vec<Uuid>> {
+        let mut layers = Vec::new();
+        while !left.is_empty() {
+            let used: BTreeSet<DomId> = left
+                .iter()
+                .flat_map(|uuid| self.vms[uuid].facts.backends.iter().map(|(_, backend)| backend))
+                .collect();
+            let serves = |uuid: &Uuid| {
+                self.vms[uuid].facts.domid().is_some_and(|domid| used.contains(&domid))
+            };
+            let (later, now): (Vec<Uuid>, Vec<Uuid>) = left.iter().partition(|uuid| serves(uuid));
+            // Those that serve each other go down together.
+            let (layer, rest) = if now.is_empty() { (later, Vec::new()) } else { (now, later) };
+            layers.push(layer);
+            left = rest;
+        }
+        layers
+    }
+
+    /// Begins with the next VMs of each shutdown of the host in which all before them are down. Returns whether there were
+    /// any.
+    pub(super) fn go_on_with_host_shutdowns(
+        &mut self,
+        now: Instant,
+        out: &mut Vec<Action>,
+    ) -> bool {
+        let mut next = Vec::new();
+        for HostShutdown { client, layers } in &mut self.host_shutdowns {
+            let to_come: usize = layers.iter().map(Vec::len).sum();
+            if self.groups.left(*client) == to_come {
+                next.extend(layers.pop_front().into_iter().flatten());
             }
         }
+        self.host_shutdowns.retain(|it| !it.layers.is_empty());
+        let has_some = !next.is_empty();
+        for (member, uuid) in next {
+            match self.meant(uuid) {
+                Some(Meant::Domain(..)) if self.is_saved_with_host(uuid) => {
+                    self.save_with_host(now, member, uuid, out);
+                }
+                Some(meant) => self.ask_to_stop(now, member, meant, ASKING, out),
+                // It went down meanwhile.
+                None => out.push(Action::Reply { client: member, reply: Reply::Ok }),
+            }
+        }
+        has_some
     }
 
     fn is_saved_with_host(&self, uuid: Uuid) -> bool {
@@ -171,9 +240,15 @@ impl Toolstack {
         if boot == Boot::Again {
             return;
         }
-        let uuids: BTreeSet<Uuid> = begin.iter().map(|(uuid, ..)| *uuid).collect();
+        let mut uuids = BTreeSet::new();
         for (uuid, path, file, config) in begin {
-            self.restore_with_host(now, uuid, path, file, config, out);
+            let mut devices = layout::devices(&config).into_iter();
+            if devices.any(|device| layout::wanted_backend(&config, device).is_some()) {
+                self.late_restores.push(LateRestore { uuid, path, file, config });
+            } else {
+                uuids.insert(uuid);
+                self.restore_with_host(now, uuid, path, file, config, out);
+            }
         }
         let open = uuids.into_iter().filter(|uuid| self.vms.contains_key(uuid)).collect();
         self.start_with_the_host(now, open, &saved, out);
@@ -185,6 +260,18 @@ impl Toolstack {
         fits(&file, &config)?;
         let refusals = self.refusals_of(&config, file.uuid, Existing::Definition);
         refusals.into_iter().next().map_or(Ok((file, config)), Err)
+    }
+
+    /// Restores those that have waited for the start of all others.
+    pub(super) fn restore_late(
+        &mut self,
+        now: Instant,
+        late: Vec<LateRestore>,
+        out: &mut Vec<Action>,
+    ) {
+        for LateRestore { uuid, path, file, config } in late {
+            self.restore_with_host(now, uuid, path, file, config, out);
+        }
     }
 
     fn restore_with_host(

@@ -161,6 +161,11 @@ impl Groups {
         out.push(Action::Reply { client, reply });
     }
 
+    /// How many of a client's VMs are still to end.
+    pub(super) fn left(&self, client: ClientId) -> usize {
+        self.groups.get(&client).map_or(0, |group| group.left)
+    }
+
     pub(super) fn tell_waiting(&self, client: ClientId, out: &mut Vec<Action>) {
         let group = &self.groups[&client];
         let next = self.members.values().rev().find(|member| member.client == client);
@@ -182,13 +187,19 @@ impl Toolstack {
         }
     }
 
+    /// A VM with its domain or its start; `None` if it has neither, or not for long.
+    pub(super) fn meant(&self, uuid: Uuid) -> Option<Meant> {
+        let vm = self.vms.get(&uuid)?;
+        match self.start_of(uuid) {
+            Some(operation) => Some(Meant::Start(uuid, operation)),
+            None if vm.facts.incarnation.is_released => None,
+            None => Some(Meant::Domain(uuid, vm.facts.incarnation.domain?)),
+        }
+    }
+
     pub(super) fn resolve_all(&self, targets: &Targets) -> Result<Vec<Meant>, String> {
         let Targets::These(targets) = targets else {
-            let meant = |vm: &Vm| match self.start_of(vm.uuid) {
-                Some(operation) => Some(Meant::Start(vm.uuid, operation)),
-                None if vm.facts.incarnation.is_released => None,
-                None => Some(Meant::Domain(vm.uuid, vm.facts.incarnation.domain?)),
-            };
+            let meant = |vm: &Vm| self.meant(vm.uuid);
             let mut found: Vec<Meant> = self.vms.values().filter_map(meant).collect();
             found.sort_by_key(|it| self.vms[&it.uuid()].facts.domid());
             return Ok(found);
