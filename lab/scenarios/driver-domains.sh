@@ -37,7 +37,8 @@ done
 END
 chmod 755 $root/init
 (
-    cd / && find usr/bin usr/sbin usr/lib etc/xen bin sbin lib lib64 | cpio -o -H newc 2>/dev/null
+    # A folder comes before what is in it.
+    cd / && { printf 'usr\netc\n'; find usr/bin usr/sbin usr/lib etc/xen bin sbin lib lib64; } | cpio -o -H newc 2>/dev/null
     cd $root && find . | cpio -o -H newc 2>/dev/null
 ) >/tmp/driver.cpio
 check "its memory disk is made" [ "$(stat -c %s /tmp/driver.cpio)" -gt 10000000 ]

@@ -175,7 +175,7 @@ impl Driver {
         store: &mut Client<T>,
         backend: &str,
     ) -> Result<Option<String>, ClientError> {
-        let served = self.served.get_mut(backend).expect("looked at");
+        let served = &self.served[backend];
         let mut look = Batch::new();
         look.read(&format!("{backend}/state"));
         look.read(&format!("{backend}/online"));
@@ -186,16 +186,15 @@ impl Driver {
             self.forget(store, backend)?;
             return Ok(Some(format!("{backend}: was removed\n")));
         };
+        let mine = served.state;
         let is_offline = replies.get(1).is_ok_and(|online| online == b"0");
         let other = replies.get(2).map_or(XenbusState::Unknown, XenbusState::decode);
         match other {
             XenbusState::Initialised | XenbusState::Connected
-                if served.state == XenbusState::InitWait =>
+                if mine == XenbusState::InitWait && self.connect(store, backend)? =>
             {
-                if self.connect(store, backend)? {
-                    self.switch(store, backend, XenbusState::Connected)?;
-                    return Ok(Some(format!("{backend}: connected\n")));
-                }
+                self.switch(store, backend, XenbusState::Connected)?;
+                return Ok(Some(format!("{backend}: connected\n")));
             }
             XenbusState::Closed | XenbusState::Unknown if self.serves != Serves::Holds => {
                 if is_offline && self.serves == Serves::Well {

@@ -88,14 +88,8 @@ impl Toolstack {
             };
             let words = record.made_disks.as_deref().unwrap_or_default().split(' ');
             let made_disks = words.filter_map(VdiName::parse).collect();
-            let facts = Facts {
-                recorded: true,
-                backends,
-                incarnation,
-                transfer,
-                made_disks,
-                ..Facts::default()
-            };
+            let facts = Facts { recorded: true, incarnation, transfer, ..Facts::default() };
+            let facts = Facts { backends, made_disks, ..facts };
             let mut vm = Vm::new(read.config, record.uuid, facts);
             vm.next = next_config::read(&record, &mut adopted.notes);
             self.vms.insert(record.uuid, vm);

@@ -129,14 +129,14 @@ fn check_disk<T: Transport>(
             look.read(&format!("/libxl/{domid}/device/vbd/{devid}/dev"));
         }
         let replies = store.run(&look)?;
-        for index in 0..devids.len() {
+        for (index, devid) in devids.iter().enumerate() {
             let value = |at: usize| replies.get_optional(3 * index + at);
             let (target, mode, dev) = (value(0)?, value(1)?, value(2)?);
             let is_written = disk.access() == Access::ReadWrite || mode != Some(b"r");
             if target != Some(disk.target.as_bytes()) || !is_written || mode == Some(b"w!") {
                 continue;
             }
-            let dev = dev.map_or_else(|| devids[index].clone(), store::text);
+            let dev = dev.map_or_else(|| devid.clone(), store::text);
             return Err(Failure(format!(
                 "{} is in use by domain {domid} (vbd {dev}); detach it there, or share it with access w! on both",
                 disk.target

@@ -213,6 +213,8 @@ fn script_info(device: DeviceRef, way: Way) -> StepInfo {
     }
 }
 
+const FIND: &str = "find the driver domain of {}";
+
 impl DeviceStep {
     pub(super) fn info(self) -> StepInfo {
         let step = |stage, text, device, permit| StepInfo {
@@ -253,9 +255,7 @@ impl DeviceStep {
             Self::CheckBridge(devid) => {
                 step("check bridges", "check the bridge of {}", vif(devid), Permit::SHORT)
             }
-            Self::FindBackend(device) => {
-                step("find driver domains", "find the driver domain of {}", device, Permit::SHORT)
-            }
+            Self::FindBackend(device) => step("find driver domains", FIND, device, Permit::SHORT),
             Self::JoinBridge(devid) => step(
                 "join bridges",
                 "put {} on its bridge",
@@ -342,18 +342,13 @@ impl DeviceStep {
             }
             Self::CheckBridge(devid) => {
                 let index = config.vifs.iter().position(|vif| vif.devid == devid);
-                DeviceWork::CheckBridge {
-                    index: index.expect("a planned vif is configured"),
-                    config,
-                }
+                let index = index.expect("a planned vif is configured");
+                DeviceWork::CheckBridge { config, index }
             }
-            Self::FindBackend(device) => DeviceWork::FindBackend {
-                config,
-                device,
-                known: named,
-                domain: existing,
-                is_in_file: plugged.is_none(),
-            },
+            Self::FindBackend(device) => {
+                let (known, domain, is_in_file) = (named, existing, plugged.is_none());
+                DeviceWork::FindBackend { config, device, known, domain, is_in_file }
+            }
             Self::JoinBridge(devid) => join_bridge(&config, devid, domain().domid),
             Self::RunScript(device, way) => {
                 let domain = domain();
@@ -361,12 +356,7 @@ impl DeviceStep {
                 let scripts = scripts.expect("planned for a device with a script");
                 DeviceWork::RunScript { domain, uuid, device, scripts, way }
             }
-            Self::CloseAll => {
-                let (domain, backends) = (domain(), &vm.facts.backends);
-                let devices = layout::devices(&config).into_iter();
-                let devices = devices.map(|it| backends.ends(it, domain.domid)).collect();
-                DeviceWork::CloseAll { domain, uuid, devices }
-            }
+            Self::CloseAll => close_all(vm, &config, domain()),
             Self::Add(_) => add(vm, domain(), plugged.expect("planned for a device")),
             Self::Settle(device) => {
                 vm.pending.remove(&device);
@@ -454,6 +444,12 @@ impl DeviceStep {
 /// The pending operations on devices, as in the record.
 pub(crate) fn pending_nodes(vm: &Vm) -> Nodes {
     layout::pending_nodes(vm.uuid, &Pending::encode_all(&vm.pending))
+}
+
+fn close_all(vm: &Vm, config: &VmConfig, domain: DomainRef) -> DeviceWork {
+    let devices = layout::devices(config).into_iter();
+    let devices = devices.map(|it| vm.facts.backends.ends(it, domain.domid)).collect();
+    DeviceWork::CloseAll { domain, uuid: vm.uuid, devices }
 }
 
 /// The guest lets go of a device, or its backend does.

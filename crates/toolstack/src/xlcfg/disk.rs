@@ -413,6 +413,7 @@ mod tests {
     }
 
     #[test]
+    #[expect(clippy::too_many_lines, reason = "a table")]
     fn what_a_disk_cannot_be_is_said() {
         for (text, expected) in [
             ("", "the target is missing: the path of a disk image or block device"),

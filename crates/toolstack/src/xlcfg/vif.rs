@@ -174,10 +174,10 @@ fn read_parameter(vif: &mut VifConfig, key: &str, value: &str) -> Result<(), Str
         "script" => {
             return refuse("expected the name of a script in /etc/xen/scripts, or its path");
         }
-        "backend" => {
-            vif.backend =
-                backend(value).map_err(|problem| format!("{key}={}: {problem}", shown(value)))?
-        }
+        "backend" => match backend(value) {
+            Ok(domain) => vif.backend = domain,
+            Err(problem) => return refuse(problem),
+        },
         "gatewaydev" if value.is_empty() => vif.gateway = None,
         "gatewaydev" if is_word(value) => vif.gateway = Some(value.to_owned()),
         "gatewaydev" => return refuse("expected the name of a network interface"),
