@@ -14,6 +14,8 @@
 #   xylem.share=TAG     mounts that folder of dom0, reads hello.txt and writes guest.txt there
 #   xylem.pci=1         says which devices of the host it has, "pci=BDF VENDOR:DEVICE", and reads from that which gives random bytes
 #   xylem.pci=watch     says which it has whenever that changes, "pci_devices=COUNT BDF..."
+#   xylem.disk=NAME     its data is on /dev/NAME, not on /dev/xvda
+#   xylem.power=1       powers off when its ACPI button is pressed
 #   xylem.cpus=1        with each tick, "cpus=N...": those on which a process has just run
 
 export PATH=/bin:/sbin
@@ -53,16 +55,16 @@ devices() {
 
 disk() {
     has_device vbd || { say disk=absent; return; }
-    wait_for test -b /dev/xvda || { say disk=missing; return; }
-    say "disk_bytes=$(($(cat /sys/block/xvda/size) * 512))"
+    wait_for test -b "/dev/$disk" || { say disk=missing; return; }
+    say "disk_bytes=$(($(cat "/sys/block/$disk/size") * 512))"
     mkdir -p /mnt
-    if [ "$(cat /sys/block/xvda/ro)" = 1 ]; then mode=ro; else mode=rw; fi
+    if [ "$(cat "/sys/block/$disk/ro")" = 1 ]; then mode=ro; else mode=rw; fi
     say "disk_mode=$mode"
-    mount -t ext4 -o $mode /dev/xvda /mnt || { say disk=unmountable; return; }
+    mount -t ext4 -o $mode "/dev/$disk" /mnt || { say disk=unmountable; return; }
     say "disk_text=$(head -n 1 /mnt/hello.txt)"
     if [ $mode = rw ]; then
         echo "written by a guest" >/mnt/guest.txt && sync
-        umount /mnt && mount -t ext4 /dev/xvda /mnt
+        umount /mnt && mount -t ext4 "/dev/$disk" /mnt
         say "disk_written=$(cat /mnt/guest.txt)"
     fi
     umount /mnt
@@ -90,7 +92,7 @@ network() {
 # Four files of random bytes, one of them written anew in each round and all of them verified. What is read back comes from the
 # disk, not from memory.
 keep_writing() {
-    mount -t ext4 /dev/xvda /mnt || { say io=failed; return; }
+    mount -t ext4 "/dev/$disk" /mnt || { say io=failed; return; }
     number=0
     while :; do
         number=$((number + 1))
@@ -119,6 +121,18 @@ keep_sending() {
         if [ "$received" = "$sent" ]; then say "net=$number"; else say net=failed; fi
         sleep "$rest"
     done
+}
+
+# The kernel has a device of input events for the button: 24 bytes for each event.
+keep_listening() {
+    modprobe -a button evdev || { say power=unsupported; return; }
+    for name in /sys/class/input/event*/device/name; do
+        [ "$(cat "$name")" = "Power Button" ] || continue
+        event=${name%/device/name}
+        say power=listening
+        head -c 24 "/dev/input/${event##*/}" >/dev/null && say power=pressed && exec /sbin/poweroff
+    done
+    say power=absent
 }
 
 # In each round every MiB is verified as the round before left it, and written anew.
@@ -220,9 +234,13 @@ say "memory_kib=$(awk '/^MemTotal/ { print $2 }' /proc/meminfo)"
 ip link set dev lo up
 # shellcheck disable=SC2046 # one word for each module
 modprobe -a $(cat /modules) || say modules=failed
+disk=$(option xylem.disk)
+disk=${disk:-xvda}
 devices
 disk
 network
+say "disks=$(cd /sys/block && echo [sxv]d*)"
+say "clock=$(cat /sys/devices/system/clocksource/clocksource0/current_clocksource) $(date -u +%H:%M)"
 [ ! -e /sys/class/graphics/fb0 ] || say "screen=$(cat /sys/class/graphics/fb0/name)"
 say ready
 rest=$(option xylem.rest)
@@ -233,6 +251,7 @@ case $(option xylem.pci) in
     watch) watch_pci & ;;
     ?*) pci & ;;
 esac
+[ -z "$(option xylem.power)" ] || keep_listening &
 [ -z "$(option xylem.io)" ] || keep_writing &
 [ -z "$(option xylem.net)" ] || keep_sending &
 [ -z "$(option xylem.gap)" ] || keep_looking &

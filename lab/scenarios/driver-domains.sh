@@ -83,7 +83,11 @@ check "create" xy create -q /tmp/web.cfg
 web=$(xy domid web)
 check "its disk works" console_wait web 'XYLEM-GUEST: disk=ok' 240
 check "what it wrote is read again" guest_says web 'disk_written=written by a guest'
-check "it reaches the driver domain" console_wait web 'XYLEM-GUEST: network=ok' 60
+check "it reaches the driver domain" console_wait web 'XYLEM-GUEST: network=ok' 60 || {
+    tail -n 40 "$(console_log net)" "$(console_log web)"
+    xenstore-ls -fp | grep -E "^/(local/domain/($web|$net)|libxl)"
+    exit 1
+}
 check "the driver domain has it on its bridge" console_wait net "DRIVER: ports vif$web.0" 60
 check "dom0 has no interface of it" [ ! -e "/sys/class/net/vif$web.0" ]
 check "no loop device is its" [ "$(losetup -a | wc -l)" = 1 ]

@@ -510,14 +510,17 @@ fn device_ends(nodes: &mut Nodes, ends: Ends) -> (String, String) {
     (frontend, backend)
 }
 
+/// One domain's, which another one reads.
+fn owned(by: DomId, reader: DomId) -> [Permission; 2] {
+    [Permission::new(Access::None, by), Permission::new(Access::Read, reader)]
+}
+
 /// The directories of a frontend and a backend, and what each says of the other.
 fn both_ends(
     nodes: &mut Nodes,
     (domid, frontend): (DomId, &str),
     (server, backend): (DomId, &str),
 ) {
-    let owned =
-        |by, reader| [Permission::new(Access::None, by), Permission::new(Access::Read, reader)];
     nodes.put_with(frontend, "", &owned(domid, server));
     nodes.put_with(backend, "", &owned(server, domid));
     nodes.put(format!("{frontend}/backend"), backend);
@@ -584,7 +587,9 @@ fn vif_nodes(nodes: &mut Nodes, domid: DomId, uuid: Uuid, vif: &VifConfig, backe
     let (frontend, backend) = device_ends(nodes, ends);
     nodes.put(format!("{frontend}/handle"), vif.devid.to_string());
     nodes.put(format!("{frontend}/mac"), &mac);
-    nodes.put(format!("{frontend}/mtu"), vif.mtu.unwrap_or(VIF_MTU).to_string());
+    // The backend's, as libxl has it: the script of a driver domain writes there what its bridge has.
+    let mtu = vif.mtu.unwrap_or(VIF_MTU).to_string();
+    nodes.put_with(format!("{frontend}/mtu"), mtu, &owned(ends.backend, domid));
     nodes.put(format!("{frontend}/trusted"), vif.trust.as_node());
     let kind = if vif.model.is_some() { "vif_ioemu" } else { "vif" };
     for (key, value) in [

@@ -254,6 +254,23 @@ pub(crate) const ADDITIONS: &[Addition] = &[
         folders: &["usr/share/seabios", "usr/share/qemu", "usr/lib/ipxe"],
         modules: &["tun"],
     },
+    // What makes a disk that BIOS and UEFI boot from, and UEFI.
+    Addition {
+        name: "boot-disk",
+        packages: &[
+            "dosfstools",
+            "grub-common",
+            "grub-pc-bin",
+            "grub-efi-amd64-bin",
+            "ovmf",
+            "libdevmapper1.02.1",
+            "libudev1",
+        ],
+        programs: &["sbin/mkfs.fat", "usr/bin/grub-mkimage", "usr/share/ovmf/OVMF.fd"],
+        links: &[],
+        folders: &["usr/lib/grub/i386-pc", "usr/lib/grub/x86_64-efi"],
+        modules: &["vfat", "nls_cp437", "nls_ascii"],
+    },
     // What guests boot from their own disks with: in dom0 (pygrub), and as their kernel (PV GRUB).
     Addition {
         name: "pygrub",

@@ -214,7 +214,7 @@ pub(crate) const GUEST_MODULES: &[&str] = &["xen-blkfront", "xen-netfront", "ext
 
 /// Those that it loads if its command line asks for what they do.
 pub(crate) const GUEST_SPARE_MODULES: &[&str] =
-    &["9p", "9pnet_xen", "xen-pcifront", "virtio_pci", "virtio-rng"];
+    &["9p", "9pnet_xen", "xen-pcifront", "virtio_pci", "virtio-rng", "button", "evdev"];
 
 /// Dependencies that the modules do not name, because they go through a kernel interface.
 pub(crate) const MODULE_DEPENDENCIES: &[(&str, &str)] = &[("ext4", "crc32c_generic")];
