@@ -81,9 +81,9 @@ echo "== a guest of it"
 served web pvh 10.0.0.7
 check "create" xy create -q /tmp/web.cfg
 web=$(xy domid web)
-check "its disk works" console_wait web 'XYLEM-GUEST: disk=ok' 240
+check "its disk works" console_wait web 'XYLEM-GUEST: disk=ok' 400
 check "what it wrote is read again" guest_says web 'disk_written=written by a guest'
-check "it reaches the driver domain" console_wait web 'XYLEM-GUEST: network=ok' 60 || {
+check "it reaches the driver domain" console_wait web 'XYLEM-GUEST: network=ok' 120 || {
     tail -n 40 "$(console_log net)" "$(console_log web)"
     xenstore-ls -fp | grep -E "^/(local/domain/($web|$net)|libxl)"
     exit 1
@@ -120,7 +120,7 @@ check "itself" grep -q 'backend=bare: there is no such domain' /tmp/bare.err
 echo "== a reboot"
 : >"$(console_log web)"
 check "reboot" xy reboot web
-check "its disk works again" console_wait web 'XYLEM-GUEST: disk=ok' 240
+check "its disk works again" console_wait web 'XYLEM-GUEST: disk=ok' 400
 check "its network too" console_wait web 'XYLEM-GUEST: network=ok' 60
 web=$(xy domid web)
 check "shutdown" xy shutdown -w web
