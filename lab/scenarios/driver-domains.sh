@@ -64,12 +64,13 @@ END
     # `xl devd` sets its watch.
     sleep 5
 }
+host_state >/results/state.before
 driver_domain
-host_state | sed "s,/$net\(/\|$\),/NET\1,g" >/results/state.before
 
-# served NAME TYPE ADDRESS: a guest whose disk and interface are in the driver domain.
+# served NAME TYPE ADDRESS: a guest whose disk and interface are in the driver domain. Of type pv here: beside a busy PV guest
+# QEMU's SVM now and then leaves Xen's registers in a PVH guest, which ends by a triple fault.
 served() {
-    linux_cfg "$1" "type = '$2'" "memory = 96" "extra = 'console=hvc0 quiet $FAST_BOOT xylem.ip=$3'" \
+    linux_cfg "$1" "type = '$2'" "memory = 192" "extra = 'console=hvc0 quiet $FAST_BOOT xylem.ip=$3'" \
         "disk = ['/dev/xvda,raw,xvda,w,backend=net']" "vif = ['bridge=inside,backend=net']"
 }
 # path KIND DOMID DEVID: in the driver domain.
@@ -78,7 +79,7 @@ connected() { wait_for "[ \"\$(xenstore-read $(path "$1" "$2" "$3")/state)\" = 4
 gone() { ! xenstore-exists "$(path "$1" "$2" "$3")"; }
 
 echo "== a guest of it"
-served web pvh 10.0.0.7
+served web pv 10.0.0.7
 check "create" xy create -q /tmp/web.cfg
 web=$(xy domid web)
 check "its disk works" console_wait web 'XYLEM-GUEST: disk=ok' 400
@@ -98,11 +99,11 @@ check "block-list too" sh -c "xy block-list web | awk '\$1 == 51712 { exit \$2 !
 
 echo "== interfaces come and go"
 check "attach" xy network-attach web bridge=inside,backend=net
-check "the driver domain has it" connected vif "$web" 1
+check "the driver domain has it" connected vif "$web" 1 || tail -n 30 "$(console_log net)" "$(console_log web)"
 check "detach" xy network-detach web 1
 check "nothing of it is left there" gone vif "$web" 1
 check "attach by its number" xy network-attach web bridge=inside,backend="$net"
-check "the driver domain has it" connected vif "$web" 1
+check "the driver domain has it" connected vif "$web" 1 || tail -n 30 "$(console_log net)" "$(console_log web)"
 kill_xylemd
 start_xylemd
 check "a daemon that starts anew detaches it" xy network-detach web 1
@@ -111,7 +112,7 @@ check "nothing of it is left there" gone vif "$web" 1
 echo "== what is refused"
 unikernel_cfg lost "vif = ['backend=nobody']"
 check "no such domain" refused_with "vif\[0\]: backend=nobody: there is no such domain; start the driver domain first" xy create -q /tmp/lost.cfg
-served other pvh 10.0.0.8
+served other pv 10.0.0.8
 check "its disk is in use" refused_with "/dev/xvda is in use by domain $web (vbd xvda)" xy create -q /tmp/other.cfg
 unikernel_cfg bare "vif = ['backend=bare']"
 xy create -q /tmp/bare.cfg 2>/tmp/bare.err
@@ -169,7 +170,7 @@ check "xl ends it" xl destroy mixed
 check "nothing is left there" gone vif "$mixed" 0
 
 echo "== a driver domain that ends first"
-served web pvh 10.0.0.7
+served web pv 10.0.0.7
 check "create" xy create -q /tmp/web.cfg
 web=$(xy domid web)
 check "its network works" console_wait web 'XYLEM-GUEST: network=ok' 300
@@ -179,7 +180,5 @@ driver_domain
 check "an interface of the next one is attached" xy network-attach web bridge=inside,backend=net
 check "it is connected" connected vif "$web" 1
 check "the guest is destroyed" xy destroy web
-host_state | sed "s,/$net\(/\|$\),/NET\1,g" >/results/state.after
-check "nothing is left" diff /results/state.before /results/state.after
 check "the driver domain is destroyed" xy destroy net
-check "no domain is left" [ "$(xl list | wc -l)" = 2 ]
+check "nothing is left" same_state /results/state.before
