@@ -28,14 +28,16 @@ dd if=/tmp/core.img of=/tmp/boot.img bs=512 seek=1 conv=notrunc 2>/dev/null
 # One partition from sector 2048 on, of type EF (UEFI's), active: 0x17800 - 0x800 sectors.
 printf '\200\000\000\000\357\000\000\000\000\010\000\000\000\160\001\000' | dd of=/tmp/boot.img bs=1 seek=446 conv=notrunc 2>/dev/null
 printf '\125\252' | dd of=/tmp/boot.img bs=1 seek=510 conv=notrunc 2>/dev/null
+dd if=/dev/zero of=/tmp/part.img bs=1048576 count=46 2>/dev/null
+mkfs.fat -F 16 /tmp/part.img >/dev/null 2>&1
 loop=$(losetup -f)
-losetup -o 1048576 --sizelimit 48234496 "$loop" /tmp/boot.img
-mkfs.fat -F 16 "$loop" >/dev/null
-mkdir -p /tmp/boot && mount -t vfat "$loop" /tmp/boot
+losetup "$loop" /tmp/part.img
+mkdir -p /tmp/boot && mount -t vfat "$loop" /tmp/boot || fail "no file system"
 cp /guest/vmlinuz /guest/initramfs /tmp/boot/
 mkdir -p /tmp/boot/EFI/BOOT && cp /tmp/boot.efi /tmp/boot/EFI/BOOT/BOOTX64.EFI
 umount /tmp/boot
 losetup -d "$loop"
+dd if=/tmp/part.img of=/tmp/boot.img bs=1048576 seek=1 conv=notrunc 2>/dev/null
 check "it is made" [ "$(stat -c %s /tmp/boot.img)" = 50331648 ]
 
 # linux NAME [LINES...]

@@ -609,6 +609,10 @@ fn vif_nodes(nodes: &mut Nodes, domid: DomId, uuid: Uuid, vif: &VifConfig, backe
     // netback requires the key, but no script: we add the bridge port. A driver domain has nobody else who does.
     let script = vif.script.as_deref().or((!ends.is_in_domain_0()).then_some(hotplug::VIF_BRIDGE));
     let script = script.map(hotplug::path).unwrap_or_default();
+    if !ends.is_in_domain_0() {
+        // What an adoption believes: the other is the driver domain's.
+        nodes.put(format!("{}/script", device.libxl(domid)), &script);
+    }
     nodes.put(format!("{backend}/script"), script);
     nodes.put(format!("{backend}/hotplug-status"), "");
     if let Some(mtu) = vif.mtu {
