@@ -3,6 +3,7 @@
 use xen::{DomId, DomainInfo, DomainRef, Hypervisor};
 use xenstore::client::{Batch, Client, Nodes as _, Transport};
 
+use super::disks::child_names;
 use super::{Performer, failure, refused, store};
 use crate::config::{Access, DiskConfig, Mode, VmConfig};
 use crate::host::Host;
@@ -117,31 +118,37 @@ fn check_disk<T: Transport>(
         return Ok(());
     }
     let folder = format!("/local/domain/{backend}/backend/vbd");
-    for domid in store::children(store, &folder)? {
-        if own.is_some_and(|own| domid == own.to_string()) {
+    let mut domids = store::children(store, &folder)?;
+    domids.retain(|domid| own.is_none_or(|own| *domid != own.to_string()));
+    let mut look = Batch::new();
+    for domid in &domids {
+        look.directory(&format!("{folder}/{domid}"));
+    }
+    let replies = store.run(&look)?;
+    let mut disks = Vec::new();
+    for (index, domid) in domids.iter().enumerate() {
+        let devids = replies.get_optional(index)?.map(child_names).unwrap_or_default();
+        disks.extend(devids.into_iter().map(|devid| (domid, devid)));
+    }
+    let mut look = Batch::new();
+    for (domid, devid) in &disks {
+        look.read(&format!("{folder}/{domid}/{devid}/params"));
+        look.read(&format!("{folder}/{domid}/{devid}/mode"));
+        look.read(&format!("/libxl/{domid}/device/vbd/{devid}/dev"));
+    }
+    let replies = store.run(&look)?;
+    for (index, (domid, devid)) in disks.into_iter().enumerate() {
+        let value = |at: usize| replies.get_optional(3 * index + at);
+        let (target, mode, dev) = (value(0)?, value(1)?, value(2)?);
+        let is_written = disk.access() == Access::ReadWrite || mode != Some(b"r");
+        if target != Some(disk.target.as_bytes()) || !is_written || mode == Some(b"w!") {
             continue;
         }
-        let devids = store::children(store, &format!("{folder}/{domid}"))?;
-        let mut look = Batch::new();
-        for devid in &devids {
-            look.read(&format!("{folder}/{domid}/{devid}/params"));
-            look.read(&format!("{folder}/{domid}/{devid}/mode"));
-            look.read(&format!("/libxl/{domid}/device/vbd/{devid}/dev"));
-        }
-        let replies = store.run(&look)?;
-        for (index, devid) in devids.iter().enumerate() {
-            let value = |at: usize| replies.get_optional(3 * index + at);
-            let (target, mode, dev) = (value(0)?, value(1)?, value(2)?);
-            let is_written = disk.access() == Access::ReadWrite || mode != Some(b"r");
-            if target != Some(disk.target.as_bytes()) || !is_written || mode == Some(b"w!") {
-                continue;
-            }
-            let dev = dev.map_or_else(|| devid.clone(), store::text);
-            return Err(Failure(format!(
-                "{} is in use by domain {domid} (vbd {dev}); detach it there, or share it with access w! on both",
-                disk.target
-            )));
-        }
+        let dev = dev.map_or(devid, store::text);
+        return Err(Failure(format!(
+            "{} is in use by domain {domid} (vbd {dev}); detach it there, or share it with access w! on both",
+            disk.target
+        )));
     }
     Ok(())
 }

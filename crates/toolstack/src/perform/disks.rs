@@ -151,7 +151,7 @@ fn backends<T: Transport>(store: &mut Client<T>, own: &DomainSet) -> Result<Vec<
         }
         let replies = store.run(&look)?;
         for (index, domid) in domids.into_iter().enumerate() {
-            for devid in replies.get_optional(index)?.map(children).unwrap_or_default() {
+            for devid in replies.get_optional(index)?.map(child_names).unwrap_or_default() {
                 found.push(Backend { domid, path: format!("{folder}/{domid}/{devid}"), devid });
             }
         }
@@ -160,7 +160,7 @@ fn backends<T: Transport>(store: &mut Client<T>, own: &DomainSet) -> Result<Vec<
 }
 
 /// Names of a directory's reply.
-fn children(bytes: &[u8]) -> Vec<String> {
+pub(super) fn child_names(bytes: &[u8]) -> Vec<String> {
     let names = bytes.split(|byte| *byte == 0).filter(|name| !name.is_empty());
     names.map(|name| String::from_utf8_lossy(name).into_owned()).collect()
 }
