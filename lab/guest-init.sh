@@ -239,8 +239,8 @@ disk=${disk:-xvda}
 devices
 disk
 network
-say "disks=$(cd /sys/block && echo [sxv]d*)"
-say "clock=$(cat /sys/devices/system/clocksource/clocksource0/current_clocksource) $(date -u +%H:%M)"
+say "disks=$(ls /sys/block | grep -E '^(sd|vd|xvd)' | tr '\n' ' ')"
+say "clock=$(cat /sys/devices/system/clocksource/clocksource0/current_clocksource)"
 [ ! -e /sys/class/graphics/fb0 ] || say "screen=$(cat /sys/class/graphics/fb0/name)"
 say ready
 rest=$(option xylem.rest)
