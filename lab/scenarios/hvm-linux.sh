@@ -129,6 +129,8 @@ fi
 [ "${1:-uefi}" = uefi ] || exit
 echo "== OVMF"
 linux uefi "bios = 'ovmf'"
+# OVMF and GRUB leave too little of less.
+sed -i 's/^memory = .*/memory = 384/; s/^maxmem = .*/maxmem = 384/' /tmp/uefi.cfg
 whole uefi
 check "by UEFI" says uefi "GRUB on efi" 1
 echo "-- reboot"
