@@ -126,6 +126,7 @@ keep_sending() {
 # The kernel has a device of input events for the button: 24 bytes for each event.
 keep_listening() {
     modprobe -a button evdev || { say power=unsupported; return; }
+    wait_for sh -c 'grep -q "Power Button" /sys/class/input/event*/device/name'
     for name in /sys/class/input/event*/device/name; do
         [ "$(cat "$name")" = "Power Button" ] || continue
         event=${name%/device/name}
