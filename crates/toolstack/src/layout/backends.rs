@@ -26,6 +26,12 @@ impl Backends {
         Ends { device, frontend: domid, backend: self.of(device) }
     }
 
+    /// Those of several devices of one domain.
+    #[must_use]
+    pub fn all_ends(&self, devices: Vec<DeviceRef>, domid: DomId) -> Vec<Ends> {
+        devices.into_iter().map(|device| self.ends(device, domid)).collect()
+    }
+
     pub fn insert(&mut self, device: DeviceRef, backend: DomId) {
         if backend == DomId::DOM0 {
             self.0.remove(&device);

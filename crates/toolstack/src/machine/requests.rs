@@ -355,8 +355,8 @@ impl Toolstack {
     fn read_devices(&mut self, client: ClientId, target: &str, out: &mut Vec<Action>) {
         self.with_domain(client, target, out, |this, uuid, domain, out| {
             let vm = &this.vms[&uuid];
-            let devices = layout::all_devices(&vm.config).into_iter();
-            let devices = devices.map(|it| vm.facts.backends.ends(it, domain.domid)).collect();
+            let devices = layout::all_devices(&vm.config);
+            let devices = vm.facts.backends.all_ends(devices, domain.domid);
             let work = QueryWork::ReadDevices { domain, uuid, devices };
             this.query(client, Query::Devices { domid: domain.domid }, work, out);
         });

@@ -3,7 +3,7 @@
 use xen::{DomId, DomainInfo, DomainRef, Hypervisor};
 use xenstore::client::{Batch, Client, Nodes as _, Transport};
 
-use super::disks::child_names;
+use super::disks::{Backend, backends_in};
 use super::{Performer, failure, refused, store};
 use crate::config::{Access, DiskConfig, Mode, VmConfig};
 use crate::host::Host;
@@ -118,26 +118,15 @@ fn check_disk<T: Transport>(
         return Ok(());
     }
     let folder = format!("/local/domain/{backend}/backend/vbd");
-    let mut domids = store::children(store, &folder)?;
-    domids.retain(|domid| own.is_none_or(|own| *domid != own.to_string()));
+    let disks = backends_in(store, &folder, |domid| own != Some(domid))?;
     let mut look = Batch::new();
-    for domid in &domids {
-        look.directory(&format!("{folder}/{domid}"));
-    }
-    let replies = store.run(&look)?;
-    let mut disks = Vec::new();
-    for (index, domid) in domids.iter().enumerate() {
-        let devids = replies.get_optional(index)?.map(child_names).unwrap_or_default();
-        disks.extend(devids.into_iter().map(|devid| (domid, devid)));
-    }
-    let mut look = Batch::new();
-    for (domid, devid) in &disks {
-        look.read(&format!("{folder}/{domid}/{devid}/params"));
-        look.read(&format!("{folder}/{domid}/{devid}/mode"));
+    for Backend { domid, path, devid } in &disks {
+        look.read(&format!("{path}/params"));
+        look.read(&format!("{path}/mode"));
         look.read(&format!("/libxl/{domid}/device/vbd/{devid}/dev"));
     }
     let replies = store.run(&look)?;
-    for (index, (domid, devid)) in disks.into_iter().enumerate() {
+    for (index, Backend { domid, devid, .. }) in disks.into_iter().enumerate() {
         let value = |at: usize| replies.get_optional(3 * index + at);
         let (target, mode, dev) = (value(0)?, value(1)?, value(2)?);
         let is_written = disk.access() == Access::ReadWrite || mode != Some(b"r");

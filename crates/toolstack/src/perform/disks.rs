@@ -9,7 +9,7 @@ use xen::DomId;
 use xenstore::client::{Batch, Client, ClientError, Nodes as _, Transport};
 
 use super::failure;
-use super::store::names;
+use super::store::{children, names};
 use crate::config::{DiskConfig, VmConfig};
 use crate::domains::DomainSet;
 use crate::work::Failure;
@@ -107,11 +107,11 @@ fn wanted<'a>(
     Wanted { target: &disk.target, mode: disk.mode, owner, who, others }
 }
 
-/// A disk's backend of a domain that is not ours.
-struct Backend {
-    domid: DomId,
-    path: String,
-    devid: String,
+/// A disk's backend.
+pub(super) struct Backend {
+    pub(super) domid: DomId,
+    pub(super) path: String,
+    pub(super) devid: String,
 }
 
 /// Disks in use by domains of other toolstacks. Not needed for `w!`.
@@ -138,29 +138,36 @@ fn backends<T: Transport>(store: &mut Client<T>, own: &DomainSet) -> Result<Vec<
     let mut found = Vec::new();
     for kind in ["vbd", "qdisk"] {
         let folder = format!("/local/domain/0/backend/{kind}");
-        let domids = match store.directory(&folder) {
-            Ok(names) => names,
-            Err(error) if error.is_not_found() => continue,
-            Err(error) => return Err(error.into()),
-        };
-        let domids = domids.iter().filter_map(|name| name.parse().ok().map(DomId));
-        let domids: Vec<DomId> = domids.filter(|domid| !own.contains(*domid)).collect();
-        let mut look = Batch::new();
-        for domid in &domids {
-            look.directory(&format!("{folder}/{domid}"));
-        }
-        let replies = store.run(&look)?;
-        for (index, domid) in domids.into_iter().enumerate() {
-            for devid in replies.get_optional(index)?.map(child_names).unwrap_or_default() {
-                found.push(Backend { domid, path: format!("{folder}/{domid}/{devid}"), devid });
-            }
+        found.extend(backends_in(store, &folder, |domid| !own.contains(domid))?);
+    }
+    Ok(found)
+}
+
+/// The backends in a folder of one kind, of domains that are wanted.
+pub(super) fn backends_in<T: Transport>(
+    store: &mut Client<T>,
+    folder: &str,
+    is_wanted: impl Fn(DomId) -> bool,
+) -> Result<Vec<Backend>, Failure> {
+    let domids = children(store, folder)?;
+    let domids = domids.iter().filter_map(|name| name.parse().ok().map(DomId));
+    let domids: Vec<DomId> = domids.filter(|domid| is_wanted(*domid)).collect();
+    let mut look = Batch::new();
+    for domid in &domids {
+        look.directory(&format!("{folder}/{domid}"));
+    }
+    let replies = store.run(&look)?;
+    let mut found = Vec::new();
+    for (index, domid) in domids.into_iter().enumerate() {
+        for devid in replies.get_optional(index)?.map(child_names).unwrap_or_default() {
+            found.push(Backend { domid, path: format!("{folder}/{domid}/{devid}"), devid });
         }
     }
     Ok(found)
 }
 
 /// Names of a directory's reply.
-pub(super) fn child_names(bytes: &[u8]) -> Vec<String> {
+fn child_names(bytes: &[u8]) -> Vec<String> {
     let names = bytes.split(|byte| *byte == 0).filter(|name| !name.is_empty());
     names.map(|name| String::from_utf8_lossy(name).into_owned()).collect()
 }

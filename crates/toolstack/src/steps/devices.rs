@@ -447,8 +447,7 @@ pub(crate) fn pending_nodes(vm: &Vm) -> Nodes {
 }
 
 fn close_all(vm: &Vm, config: &VmConfig, domain: DomainRef) -> DeviceWork {
-    let devices = layout::devices(config).into_iter();
-    let devices = devices.map(|it| vm.facts.backends.ends(it, domain.domid)).collect();
+    let devices = vm.facts.backends.all_ends(layout::devices(config), domain.domid);
     DeviceWork::CloseAll { domain, uuid: vm.uuid, devices }
 }
 

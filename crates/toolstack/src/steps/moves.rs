@@ -204,8 +204,7 @@ impl MoveStep {
             }
             Self::WriteDevices => {
                 let (domid, facts) = (domain().domid, &vm.facts);
-                let devices = layout::devices(&config).into_iter();
-                let devices = devices.map(|it| facts.backends.ends(it, domid)).collect();
+                let devices = facts.backends.all_ends(layout::devices(&config), domid);
                 let nodes =
                     layout::device_nodes(&config, uuid, domid, &facts.disks, &facts.backends);
                 MoveWork::WriteDevices { domain: domain(), uuid, devices, nodes }
