@@ -34,7 +34,7 @@ pub use evtchn::{EventChannels, VIRQ_DOM_EXC};
 pub use foreign::ForeignMemory;
 pub use gntdev::GrantDevice;
 pub use inherited::Inherited;
-pub use links::{Link, Links};
+pub use links::{Link, Links, Route};
 pub use loopdev::{Backing, FileIdentity, FileLock, LoopDevice, identify};
 pub use mapping::Access;
 pub use namespaces::{Namespaces, unshare};

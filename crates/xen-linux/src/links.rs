@@ -1,5 +1,6 @@
-//! [`Links`]: network interfaces and bridge ports, by route netlink. Addresses are never changed.
+//! [`Links`]: network interfaces, bridge ports, addresses and routes, by route netlink.
 
+use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
@@ -13,7 +14,7 @@ use rustix::net::{
 use crate::HostError;
 use crate::error::Refused;
 use crate::netlink::{NLM_F_ACK, NLM_F_DUMP};
-use crate::rtnetlink::{Answer, NAME_BYTES_MAX, RTM_GETLINK, RTM_SETLINK, Request, answers};
+use crate::rtnetlink::{self, Answer, NAME_BYTES_MAX, RTM_GETLINK, RTM_SETLINK, Request, answers};
 
 /// A network interface.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -36,6 +37,18 @@ impl Link {
     pub fn is_bridge(&self) -> bool {
         self.kind.as_deref() == Some("bridge")
     }
+}
+
+/// A route by an interface.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Route {
+    /// An address, or a network of this many bits.
+    pub destination: IpAddr,
+    pub bits: u8,
+    /// The address that this host uses there.
+    pub from: Option<Ipv4Addr>,
+    /// Of two to the same destination, the one with the lower metric is taken.
+    pub metric: u32,
 }
 
 /// Longest datagram of the kernel's answers, in bytes.
@@ -170,6 +183,77 @@ impl Links {
             .map(drop)
     }
 
+    /// Sets an interface down. Its routes go with that.
+    ///
+    /// # Errors
+    /// If it does not exist.
+    pub fn lower(&mut self, name: &str) -> Result<(), HostError> {
+        let index = self.existing(name)?.index;
+        self.exchange(|sequence| Request::new(RTM_SETLINK, NLM_F_ACK, sequence, index).down())
+            .refused(|| format!("cannot set {name} down"))
+            .map(drop)
+    }
+
+    /// Sets an interface up. It may answer ARP for all addresses that this host has routes to.
+    ///
+    /// # Errors
+    /// If it does not exist.
+    pub fn raise(&mut self, name: &str, proxy_arp: bool) -> Result<Link, HostError> {
+        let index = self.existing(name)?.index;
+        self.exchange(|sequence| {
+            let request = Request::new(RTM_SETLINK, NLM_F_ACK, sequence, index).up();
+            if proxy_arp { request.proxy_arp() } else { request }
+        })
+        .refused(|| format!("cannot set {name} up"))?;
+        self.existing(name)
+    }
+
+    /// Gives an interface an IPv4 address of its own, with no network. Idempotent.
+    ///
+    /// # Errors
+    /// If it does not exist.
+    pub fn add_address(&mut self, name: &str, address: Ipv4Addr) -> Result<(), HostError> {
+        let index = self.existing(name)?.index;
+        self.exchange_bytes(|sequence| rtnetlink::new_address(sequence, index, address))
+            .refused(|| format!("cannot give {name} the address {address}"))
+            .map(drop)
+    }
+
+    /// The first IPv4 address of an interface.
+    ///
+    /// # Errors
+    /// ENODEV if there is no such interface.
+    pub fn address_of(&mut self, name: &str) -> Result<Option<Ipv4Addr>, HostError> {
+        let index = self.existing(name)?.index;
+        let mut first = None;
+        self.exchange_with(rtnetlink::get_addresses, |answer| {
+            if let Answer::Address { index: of, address } = answer
+                && of == index
+            {
+                first = first.or(Some(address));
+            }
+        })
+        .refused(|| format!("cannot list the addresses of {name}"))?;
+        Ok(first)
+    }
+
+    /// Adds a route by an interface that is up.
+    ///
+    /// # Errors
+    /// EEXIST if there is one to the same destination with the same metric.
+    pub fn add_route(&mut self, name: &str, route: &Route) -> Result<(), HostError> {
+        let index = self.existing(name)?.index;
+        let Route { destination, bits, .. } = route;
+        let added = self.exchange_bytes(|sequence| rtnetlink::new_route(sequence, index, route));
+        let is_taken = matches!(added, Err(Errno::EXIST));
+        added
+            .refused(|| match is_taken {
+                true => format!("another route goes to {destination}/{bits}; `ip route` shows it"),
+                false => format!("cannot add a route to {destination}/{bits} by {name}"),
+            })
+            .map(drop)
+    }
+
     /// Waits until there is an interface of this name, such as a backend's `vif3.0`.
     ///
     /// # Errors
@@ -214,10 +298,27 @@ impl Links {
 
     /// Sends a request and collects its answer. An inconsistent dump is accepted.
     fn exchange(&mut self, request: impl FnOnce(u32) -> Request) -> Result<Vec<Link>, Errno> {
+        self.exchange_bytes(|sequence| request(sequence).done())
+    }
+
+    fn exchange_bytes(&mut self, request: impl FnOnce(u32) -> Vec<u8>) -> Result<Vec<Link>, Errno> {
+        let mut links = Vec::new();
+        self.exchange_with(request, |answer| {
+            if let Answer::Link(link) = answer {
+                links.push(link);
+            }
+        })?;
+        Ok(links)
+    }
+
+    fn exchange_with(
+        &mut self,
+        request: impl FnOnce(u32) -> Vec<u8>,
+        mut take: impl FnMut(Answer),
+    ) -> Result<(), Errno> {
         self.sequence = self.sequence.wrapping_add(1);
         let sequence = self.sequence;
-        send(&self.socket, &request(sequence).done(), SendFlags::empty())?;
-        let mut links = Vec::new();
+        send(&self.socket, &request(sequence), SendFlags::empty())?;
         loop {
             let length = match recv(&self.socket, &mut self.buffer[..], RecvFlags::TRUNC) {
                 Ok((_, length)) => length,
@@ -227,9 +328,8 @@ impl Links {
             let datagram = self.buffer.get(..length).ok_or(Errno::MSGSIZE)?;
             for answer in answers(datagram, sequence) {
                 match answer {
-                    Answer::Link(link) => links.push(link),
-                    Answer::End(result) => return result.map(|()| links),
-                    Answer::Other => {}
+                    Answer::End(result) => return result,
+                    answer => take(answer),
                 }
             }
         }

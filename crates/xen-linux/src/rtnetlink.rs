@@ -1,22 +1,54 @@
-//! The part of the route netlink protocol that links need: encodes requests, decodes links.
+//! The part of the route netlink protocol that links need: encodes requests, decodes links and addresses.
 //!
-//! Pure: `links.rs` owns the socket. Source: Linux `uapi/linux/rtnetlink.h`, `if_link.h`.
+//! Pure: `links.rs` owns the socket. Source: Linux `uapi/linux/rtnetlink.h`, `if_link.h`, `if_addr.h`, `ip.h`.
+
+use std::net::{IpAddr, Ipv4Addr};
 
 use rustix::io::Errno;
 
-use crate::Link;
-use crate::netlink::{self, Attributes, HEADER_BYTES, Message, text, word};
+use crate::netlink::{
+    self, Attributes, HEADER_BYTES, Message, NLA_F_NESTED, NLM_F_ACK, NLM_F_DUMP, put_attribute,
+    text, word,
+};
+use crate::{Link, Route};
 
 pub(crate) const RTM_NEWLINK: u16 = 16;
 pub(crate) const RTM_GETLINK: u16 = 18;
 pub(crate) const RTM_SETLINK: u16 = 19;
+
+const RTM_NEWADDR: u16 = 20;
+const RTM_GETADDR: u16 = 22;
+const RTM_NEWROUTE: u16 = 24;
+const NLM_F_REPLACE: u16 = 0x100;
+const NLM_F_EXCL: u16 = 0x200;
+const NLM_F_CREATE: u16 = 0x400;
 
 const IFLA_IFNAME: u16 = 3;
 const IFLA_MTU: u16 = 4;
 const IFLA_MASTER: u16 = 10;
 const IFLA_LINKINFO: u16 = 18;
 const IFLA_IFALIAS: u16 = 20;
+const IFLA_AF_SPEC: u16 = 26;
 const IFLA_INFO_KIND: u16 = 1;
+const IFLA_INET_CONF: u16 = 1;
+const IPV4_DEVCONF_PROXY_ARP: u16 = 3;
+const IFA_ADDRESS: u16 = 1;
+const IFA_LOCAL: u16 = 2;
+const RTA_DST: u16 = 1;
+const RTA_OIF: u16 = 4;
+const RTA_PRIORITY: u16 = 6;
+const RTA_PREFSRC: u16 = 7;
+
+const AF_INET: u8 = 2;
+const AF_INET6: u8 = 10;
+const RT_TABLE_MAIN: u8 = 254;
+/// Of what programs add, as ip(8) does.
+const RTPROT_BOOT: u8 = 3;
+const RT_SCOPE_UNIVERSE: u8 = 0;
+const RT_SCOPE_LINK: u8 = 253;
+const RTN_UNICAST: u8 = 1;
+/// `struct ifaddrmsg`
+const ADDRESS_BYTES: usize = 8;
 
 const IFF_UP: u32 = 1;
 
@@ -57,9 +89,29 @@ impl Request {
         self.attribute(IFLA_MTU, &bytes.to_ne_bytes())
     }
 
-    pub(crate) fn up(mut self) -> Self {
-        for at in [HEADER_BYTES + 8, HEADER_BYTES + 12] {
-            self.0.0[at..at + 4].copy_from_slice(&IFF_UP.to_ne_bytes());
+    pub(crate) fn up(self) -> Self {
+        self.flags([IFF_UP, IFF_UP])
+    }
+
+    pub(crate) fn down(self) -> Self {
+        self.flags([0, IFF_UP])
+    }
+
+    /// Answers ARP for what this host has routes to.
+    pub(crate) fn proxy_arp(self) -> Self {
+        let mut values = Vec::new();
+        put_attribute(&mut values, IPV4_DEVCONF_PROXY_ARP, &1_u32.to_ne_bytes());
+        let mut inet = Vec::new();
+        put_attribute(&mut inet, IFLA_INET_CONF | NLA_F_NESTED, &values);
+        let mut families = Vec::new();
+        put_attribute(&mut families, u16::from(AF_INET) | NLA_F_NESTED, &inet);
+        self.attribute(IFLA_AF_SPEC | NLA_F_NESTED, &families)
+    }
+
+    /// These flags, and those of them that change.
+    fn flags(mut self, words: [u32; 2]) -> Self {
+        for (at, word) in [HEADER_BYTES + 8, HEADER_BYTES + 12].into_iter().zip(words) {
+            self.0.0[at..at + 4].copy_from_slice(&word.to_ne_bytes());
         }
         self
     }
@@ -73,10 +125,57 @@ impl Request {
     }
 }
 
+/// An address for an interface, which is a network of its own.
+pub(crate) fn new_address(sequence: u32, index: u32, address: Ipv4Addr) -> Vec<u8> {
+    let mut body = [AF_INET, 32, 0, RT_SCOPE_UNIVERSE, 0, 0, 0, 0];
+    body[4..8].copy_from_slice(&index.to_ne_bytes());
+    let flags = NLM_F_ACK | NLM_F_CREATE | NLM_F_REPLACE;
+    let octets = address.octets();
+    Message::new(RTM_NEWADDR, flags, sequence, &body)
+        .attribute(IFA_LOCAL, &octets)
+        .attribute(IFA_ADDRESS, &octets)
+        .done()
+}
+
+/// All IPv4 addresses of this host.
+pub(crate) fn get_addresses(sequence: u32) -> Vec<u8> {
+    Message::new(RTM_GETADDR, NLM_F_DUMP, sequence, &[AF_INET, 0, 0, 0, 0, 0, 0, 0]).done()
+}
+
+/// A route to what is directly at an interface.
+pub(crate) fn new_route(sequence: u32, index: u32, route: &Route) -> Vec<u8> {
+    let (family, scope) = match route.destination {
+        IpAddr::V4(_) => (AF_INET, RT_SCOPE_LINK),
+        IpAddr::V6(_) => (AF_INET6, RT_SCOPE_UNIVERSE),
+    };
+    // Its source and its type of service are any, and it has no flags.
+    let body =
+        [family, route.bits, 0, 0, RT_TABLE_MAIN, RTPROT_BOOT, scope, RTN_UNICAST, 0, 0, 0, 0];
+    let flags = NLM_F_ACK | NLM_F_CREATE | NLM_F_EXCL;
+    let message = Message::new(RTM_NEWROUTE, flags, sequence, &body);
+    let message = match route.destination {
+        IpAddr::V4(address) => message.attribute(RTA_DST, &address.octets()),
+        IpAddr::V6(address) => message.attribute(RTA_DST, &address.octets()),
+    };
+    let message = match route.from {
+        Some(address) => message.attribute(RTA_PREFSRC, &address.octets()),
+        None => message,
+    };
+    message
+        .attribute(RTA_OIF, &index.to_ne_bytes())
+        .attribute(RTA_PRIORITY, &route.metric.to_ne_bytes())
+        .done()
+}
+
 /// One message of an answer.
 #[derive(Debug, Eq, PartialEq)]
 pub(crate) enum Answer {
     Link(Link),
+    /// One of an interface.
+    Address {
+        index: u32,
+        address: Ipv4Addr,
+    },
     /// The request is done, or it failed.
     End(Result<(), Errno>),
     /// Something else, ignored.
@@ -93,8 +192,17 @@ fn answer(kind: u16, payload: &[u8]) -> Answer {
     match netlink::end(kind, payload) {
         Some(end) => Answer::End(end),
         None if kind == RTM_NEWLINK => link(payload).map_or(Answer::Other, Answer::Link),
+        None if kind == RTM_NEWADDR => address(payload).unwrap_or(Answer::Other),
         None => Answer::Other,
     }
+}
+
+fn address(payload: &[u8]) -> Option<Answer> {
+    let index = word(payload, 4)?;
+    let mut attributes = Attributes(payload.get(ADDRESS_BYTES..)?);
+    let (_, value) = attributes.find(|(kind, _)| *kind == IFA_LOCAL)?;
+    let octets: [u8; 4] = value.try_into().ok()?;
+    Some(Answer::Address { index, address: Ipv4Addr::from(octets) })
 }
 
 fn link(payload: &[u8]) -> Option<Link> {
@@ -126,7 +234,6 @@ fn link(payload: &[u8]) -> Option<Link> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::netlink::NLM_F_ACK;
 
     const NLMSG_ERROR: u16 = 2;
 
@@ -166,6 +273,47 @@ mod tests {
         let words: Vec<u32> =
             bytes.chunks_exact(4).map(|w| u32::from_ne_bytes(w.try_into().unwrap())).collect();
         assert_eq!(words, [40, 5 << 16 | 19, 9, 0, 0, 5, 1, 1, 10 << 16 | 8, 3]);
+    }
+
+    fn words(bytes: &[u8]) -> Vec<u32> {
+        bytes.chunks_exact(4).map(|w| u32::from_ne_bytes(w.try_into().unwrap())).collect()
+    }
+
+    #[test]
+    fn an_address_and_a_route_have_the_kernels_layout() {
+        let ten = u32::from_ne_bytes([10, 0, 0, 5]);
+        let bytes = new_address(9, 5, Ipv4Addr::new(10, 0, 0, 5));
+        assert_eq!(
+            words(&bytes),
+            [40, 0x505 << 16 | 20, 9, 0, 32 << 8 | 2, 5, 2 << 16 | 8, ten, 1 << 16 | 8, ten]
+        );
+        let mut answer = bytes.clone();
+        answer[4..6].copy_from_slice(&RTM_NEWADDR.to_ne_bytes());
+        let address = Ipv4Addr::new(10, 0, 0, 5);
+        assert_eq!(answers(&answer, 9), [Answer::Address { index: 5, address }]);
+        let route =
+            Route { destination: IpAddr::V4(address), bits: 32, from: Some(address), metric: 2 };
+        let head = u32::from_ne_bytes([RT_TABLE_MAIN, RTPROT_BOOT, RT_SCOPE_LINK, RTN_UNICAST]);
+        assert_eq!(
+            words(&new_route(9, 5, &route)),
+            [
+                60,
+                0x605 << 16 | 24,
+                9,
+                0,
+                32 << 8 | 2,
+                head,
+                0,
+                1 << 16 | 8,
+                ten,
+                7 << 16 | 8,
+                ten,
+                4 << 16 | 8,
+                5,
+                6 << 16 | 8,
+                2
+            ]
+        );
     }
 
     #[test]
