@@ -13,7 +13,7 @@ mod joined;
 mod locks;
 mod program;
 
-pub use program::{Ended, ending, run_to_end};
+pub use program::{Ended, ending, run_to_end, run_with_input};
 
 use std::any::Any;
 use std::collections::BTreeMap;

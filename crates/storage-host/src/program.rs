@@ -4,7 +4,7 @@
 //! grandchild that keeps it open does not block us.
 
 use std::fs::File;
-use std::io::{Read as _, Seek as _};
+use std::io::{Read as _, Seek as _, Write as _};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::process::{Child, ExitStatus, Stdio};
@@ -102,13 +102,41 @@ pub fn run_to_end(
     environment: &[(&str, &str)],
     seconds: u64,
 ) -> Result<Ended, HostError> {
+    to_end(program, command, environment, Stdio::null(), seconds)
+}
+
+/// The same for a program that reads this.
+///
+/// # Errors
+/// It does not start.
+pub fn run_with_input(
+    program: &str,
+    command: &mut std::process::Command,
+    input: &[u8],
+    seconds: u64,
+) -> Result<Ended, HostError> {
+    let name = program.rsplit('/').next().unwrap_or_default();
+    let failed = |error| told(name, error);
+    let memory = memfd_create("input", MemfdFlags::CLOEXEC).map_err(|error| told(name, error))?;
+    let mut memory = File::from(memory);
+    memory.write_all(input).and_then(|()| memory.rewind()).map_err(failed)?;
+    to_end(program, command, &[], Stdio::from(memory), seconds)
+}
+
+fn to_end(
+    program: &str,
+    command: &mut std::process::Command,
+    environment: &[(&str, &str)],
+    input: Stdio,
+    seconds: u64,
+) -> Result<Ended, HostError> {
     let name = program.rsplit('/').next().unwrap_or_default();
     let failed = |error| told(name, error);
     let output = memfd_create("output", MemfdFlags::CLOEXEC).map_err(|error| told(name, error))?;
     let copy = || output.try_clone().map(Stdio::from).map_err(failed);
     let mut child = in_plain_environment(command)
         .envs(environment.iter().copied())
-        .stdin(Stdio::null())
+        .stdin(input)
         .stdout(copy()?)
         .stderr(copy()?)
         .spawn()
