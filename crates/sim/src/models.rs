@@ -55,6 +55,8 @@ pub(crate) struct Model {
     life: Life,
     /// Its open block devices, by the names of its drives.
     disks: BTreeMap<String, DeviceNumber>,
+    /// The host's interfaces of its cards.
+    cards: Vec<String>,
     /// Its serial ports that are pseudo-terminals.
     terminals: Vec<usize>,
     /// Its CD drives.
@@ -260,6 +262,16 @@ impl ModelTable {
     }
 }
 
+/// The interfaces that it makes.
+fn cards(launch: &Launch) -> Vec<String> {
+    let name = |word: &String| {
+        let rest =
+            word.strip_prefix("tap,")?.split(',').find_map(|it| it.strip_prefix("ifname="))?;
+        Some(rest.to_owned())
+    };
+    launch.arguments.iter().filter_map(name).collect()
+}
+
 /// Names of drives, and the paths of their disks.
 fn drives(launch: &Launch) -> impl Iterator<Item = (&str, &str)> {
     launch.arguments.iter().filter_map(|word| {
@@ -344,6 +356,8 @@ pub(crate) fn start(os: &mut OsState, launch: &Launch) -> Result<Process, HostEr
             }
         }
     }
+    let cards = cards(launch);
+    os.links.extend(cards.iter().cloned());
     // Pids are reused, start times are not.
     let pid = (1000..).find(|pid| !os.models.alive().any(|(it, _)| it == pid)).expect("many");
     let started = os.models.all.values().map(|it| it.started).max().unwrap_or_default() + 1;
@@ -357,6 +371,7 @@ pub(crate) fn start(os: &mut OsState, launch: &Launch) -> Result<Process, HostEr
         fate,
         life: Life::Starting,
         disks,
+        cards,
         terminals: terminals(launch),
         drives: cd_drives(launch),
         host_devices: host_devices(launch),
@@ -382,8 +397,12 @@ pub(crate) fn end(os: &mut OsState, process: Process, how: &'static str) {
         return;
     }
     model.life = Life::Ended(how);
+    let cards = std::mem::take(&mut model.cards);
     for (_, number) in std::mem::take(&mut model.disks) {
         os.close(number);
+    }
+    for card in cards {
+        os.remove_link(&card);
     }
 }
 
