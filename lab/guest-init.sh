@@ -3,6 +3,9 @@
 #   XYLEM-GUEST: key=value
 # then waits to be shut down. Kernel command line:
 #   xylem.ip=10.0.0.N   address for eth0; dom0 is 10.0.0.1
+#   xylem.gateway=ADDR  its default route; pings 192.0.2.2 by it and says "outside=ok" or "outside=unreachable"
+#   xylem.spoof=ADDR    sends from an address that is not its own, IP and then MAC, and from its own again; says "spoof_ip=",
+#                       "spoof_mac=" and "own=", each "answered" or "unanswered"
 #   xylem.io=1          writes to the disk and reads it back all the time; says "io=N", or "io=failed"
 #   xylem.net=1         sends to port 7 of dom0, and compares what comes back, all the time over one connection; says "net=N",
 #                       or "net=failed"
@@ -79,6 +82,8 @@ network() {
     [ -n "$address" ] || { say network=unconfigured; return; }
     ip addr add "$address/24" dev eth0
     ip link set dev eth0 up
+    gateway=$(option xylem.gateway)
+    [ -z "$gateway" ] || ip route add default via "$gateway"
     # The backend may take a moment until it forwards.
     tries=10
     until ping -c 1 -W 1 10.0.0.1 >/dev/null; do
@@ -87,6 +92,29 @@ network() {
     done
     say "network_address=$address"
     say network=ok
+    [ -z "$gateway" ] || outside
+    [ -z "$(option xylem.spoof)" ] || spoof "$address" "$(option xylem.spoof)"
+}
+
+outside() {
+    if ping -c 3 -W 2 192.0.2.2 >/dev/null; then say outside=ok; else say outside=unreachable; fi
+}
+
+# answered ADDRESS: whether dom0 answers what comes from there.
+answered() {
+    if ping -c 3 -W 2 -I "$1" 10.0.0.1 >/dev/null; then echo answered; else echo unanswered; fi
+}
+
+# spoof OWN OTHER
+spoof() {
+    mac=$(cat /sys/class/net/eth0/address)
+    ip addr add "$2/24" dev eth0
+    say "spoof_ip=$(answered "$2")"
+    ip addr del "$2/24" dev eth0
+    ip link set dev eth0 address 00:16:3e:66:66:66
+    say "spoof_mac=$(answered "$1")"
+    ip link set dev eth0 address "$mac"
+    say "own=$(answered "$1")"
 }
 
 # Four files of random bytes, one of them written anew in each round and all of them verified. What is read back comes from the

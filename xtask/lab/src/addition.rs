@@ -105,6 +105,51 @@ pub(crate) const ADDITIONS: &[Addition] = &[
         folders: &[],
         modules: &["nbd"],
     },
+    // A filter of packets, and another host's network.
+    Addition {
+        name: "nft",
+        packages: &[
+            "nftables",
+            "libbsd0",
+            "libedit2",
+            "libgmp10",
+            "libjansson4",
+            "libmd0",
+            "libnftables1",
+            "libnftnl11",
+            "libxtables12",
+        ],
+        programs: &["usr/sbin/nft"],
+        links: &[],
+        folders: &[],
+        modules: &["nf_tables", "nft_chain_nat", "nft_masq", "veth"],
+    },
+    Addition {
+        name: "openvswitch",
+        packages: &[
+            "openvswitch-switch",
+            "openvswitch-common",
+            "libcap-ng0",
+            "libevent-2.1-7",
+            "libgmp10",
+            "libhogweed6",
+            "libnettle8",
+            "libnuma1",
+            "libssl3",
+            "libunbound8",
+            "libxdp1",
+        ],
+        programs: &[
+            "usr/bin/ovs-vsctl",
+            "usr/bin/ovsdb-tool",
+            "usr/sbin/ovsdb-server",
+            "usr/lib/openvswitch-switch/ovs-vswitchd",
+            "usr/share/openvswitch/vswitch.ovsschema",
+        ],
+        links: &[],
+        folders: &[],
+        modules: &["openvswitch"],
+    },
     // GRUB as the kernel of guests that boot from their own disks.
     // A terminal for a program that wants one.
     Addition {
