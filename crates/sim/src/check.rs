@@ -34,6 +34,7 @@ pub struct Snapshot {
     pub links: BTreeSet<String>,
     /// What hotplug scripts have connected.
     pub scripts: Vec<String>,
+    pub networks: Vec<String>,
     /// Running device models, by pid.
     pub models: Vec<u32>,
     pub bridges: BTreeMap<String, BTreeSet<String>>,
@@ -75,6 +76,7 @@ impl Snapshot {
             channels: os.channels(),
             links: state.links().clone(),
             scripts: state.connected_by_scripts().iter().cloned().collect(),
+            networks: state.networks.lines().into_iter().collect(),
             models: state.models().iter().map(|it| it.process.pid).collect(),
             bridges: state.bridges().clone(),
             backends,
@@ -97,6 +99,7 @@ impl Snapshot {
         compare("file of a move", before.transfers.iter(), self.transfers.iter(), &mut lines);
         compare("device model", &before.models, &self.models, &mut lines);
         compare("device of a script", &before.scripts, &self.scripts, &mut lines);
+        compare("network", &before.networks, &self.networks, &mut lines);
         compare("link", &before.links, &self.links, &mut lines);
         compare("bridge", before.bridges.iter(), self.bridges.iter(), &mut lines);
         for (what, before, now) in [

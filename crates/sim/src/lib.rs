@@ -25,6 +25,7 @@ mod models;
 mod monitor;
 mod nbd;
 mod network;
+mod networks;
 mod os;
 mod pci;
 mod prng;

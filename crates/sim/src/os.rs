@@ -20,6 +20,7 @@ use toolstack::hotplug::{ScriptEnd, ScriptRun};
 use toolstack::lanes::{LANES_MAX, LaneCall, LaneIn, LaneOut};
 use toolstack::moves::Reach;
 use toolstack::moves::TransferFile;
+use toolstack::network::Networks;
 use toolstack::pci::PciBus;
 use toolstack::qmp::ModelSocket;
 use toolstack::{Begin, Boot, DefinitionFile};
@@ -33,6 +34,7 @@ use crate::images::DiskFaults;
 use crate::machine::Machine;
 use crate::models::{self, ModelFate, ModelTable};
 use crate::monitor::{MonitorFate, SimMonitor};
+use crate::networks::{self, NetworkState};
 use crate::pci::PciState;
 use crate::prng::split_mix;
 use crate::qemu;
@@ -88,7 +90,8 @@ pub struct OsState {
     /// Network interfaces created by backends.
     pub(crate) links: BTreeSet<String>,
     /// Current names of renamed links, and their original ones.
-    renamed: BTreeMap<String, String>,
+    pub(crate) renamed: BTreeMap<String, String>,
+    pub(crate) networks: NetworkState,
     /// Definitions of VMs by name, as files that outlive the daemon.
     definitions: BTreeMap<String, String>,
     /// Files about VMs that move, which outlive the daemon.
@@ -210,6 +213,7 @@ impl OsState {
     pub(crate) fn forget_links(&mut self) {
         self.links.clear();
         self.renamed.clear();
+        self.networks.forget();
         self.exclusive.clear();
         self.booted = false;
         for ports in self.bridges.values_mut() {
@@ -223,6 +227,7 @@ impl OsState {
         let name = renamed.map_or(link.to_owned(), |(name, _)| name.clone());
         self.renamed.remove(&name);
         self.links.remove(&name);
+        self.networks.forget_link(&name);
         for ports in self.bridges.values_mut() {
             ports.remove(&name);
         }
@@ -712,33 +717,20 @@ impl Host for SimOs {
         Ok(())
     }
 
+    fn networks(&mut self) -> &mut dyn Networks {
+        self
+    }
+
     fn join_bridge(
         &mut self,
         bridge: &str,
         link: &Link,
         mtu: Option<u32>,
     ) -> Result<u32, HostError> {
-        /// Of every bridge.
-        const MTU: u32 = 1500;
-        self.act()?;
+        let name = self.named(link)?;
         let mut os = self.get_mut();
-        let name = link.rename.as_ref().unwrap_or(&link.name);
-        let alias = os.renamed.get(name) == Some(&link.name);
-        if !alias && *name != link.name {
-            if os.links.contains(name) || os.bridges.contains_key(name) {
-                return Err(HostError::Busy);
-            }
-            if !os.links.remove(&link.name) {
-                return Err(HostError::Missing);
-            }
-            os.links.insert(name.clone());
-            os.renamed.insert(name.clone(), link.name.clone());
-        }
-        if !os.links.contains(name) {
-            return Err(HostError::Missing);
-        }
-        os.bridges.get_mut(bridge).ok_or(HostError::Missing)?.insert(name.clone());
-        Ok(mtu.unwrap_or(MTU))
+        os.bridges.get_mut(bridge).ok_or(HostError::Missing)?.insert(name);
+        Ok(mtu.unwrap_or(networks::MTU))
     }
 
     fn run_bootloader(&mut self, run: &BootloaderRun) -> Result<Box<dyn BootFolder>, HostError> {

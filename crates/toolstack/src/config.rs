@@ -270,6 +270,8 @@ pub struct VifConfig {
     pub trust: Trust,
     /// Name or domid of the driver domain that serves it; `None` for domain 0.
     pub backend: Option<String>,
+    /// Whether what it sends is dropped unless it has its own addresses.
+    pub antispoof: bool,
 }
 
 /// A transmit limit: bytes per interval.

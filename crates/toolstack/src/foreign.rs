@@ -277,6 +277,7 @@ fn vif(device: &ForeignDevice) -> Result<VifConfig, String> {
         script: script.map(str::to_owned),
         gateway: text("gatewaydev"),
         // Its frontend has been told.
+        antispoof: false,
         trust: Trust::Trusted,
         backend: None,
     })

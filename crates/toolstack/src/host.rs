@@ -13,6 +13,7 @@ use crate::device_model::{Launch, OwnModel, Process};
 use crate::hotplug::{ScriptEnd, ScriptRun};
 use crate::lanes::{LaneCall, LaneIn, LaneOut};
 use crate::moves::Reach;
+use crate::network::Networks;
 use crate::pci::PciBus;
 use crate::qmp::ModelSocket;
 
@@ -137,6 +138,9 @@ pub trait Host {
 
     /// The part of it that devices need.
     fn pci(&mut self) -> &mut dyn PciBus;
+
+    /// The part of it that networks need.
+    fn networks(&mut self) -> &mut dyn Networks;
 
     /// Checks that `bridge` is a bridge of this host.
     ///

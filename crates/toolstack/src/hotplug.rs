@@ -9,6 +9,7 @@ use xen::DomId;
 use crate::config::{VifConfig, VmConfig};
 use crate::device_model;
 use crate::layout::{self, DeviceKind, DeviceRef};
+use crate::plan::ConnectedBy;
 
 /// Where scripts are that are named without a path.
 pub const FOLDER: &str = "/etc/xen/scripts";
@@ -71,10 +72,11 @@ impl Scripts {
     }
 }
 
-/// The path of a device's script, if it has one that is run here. A driver domain runs those of its devices.
+/// The path of a device's script, if it has one that is run here. A driver domain runs those of its devices, and the networks
+/// that Xen's scripts make are ours.
 #[must_use]
 pub fn script_of(config: &VmConfig, device: DeviceRef) -> Option<String> {
-    if layout::wanted_backend(config, device).is_some() {
+    if ConnectedBy::of(config, device) != ConnectedBy::Script {
         return None;
     }
     let name = match device.kind {
@@ -277,20 +279,20 @@ mod tests {
 
     #[test]
     fn a_script_is_told_what_libxl_tells_it() {
-        let pv = "name='a'\nkernel='/k'\nmemory=8\nvif=['script=vif-route,gatewaydev=eth0']\n";
-        let common = "script=/etc/xen/scripts/vif-route XENBUS_TYPE=vif XENBUS_PATH=backend/vif/7/0 \
+        let pv = "name='a'\nkernel='/k'\nmemory=8\nvif=['script=vif-mine,gatewaydev=eth0']\n";
+        let common = "script=/etc/xen/scripts/vif-mine XENBUS_TYPE=vif XENBUS_PATH=backend/vif/7/0 \
                       XENBUS_BASE_PATH=backend";
-        let route = "/etc/xen/scripts/vif-route";
+        let mine = "/etc/xen/scripts/vif-mine";
         assert_eq!(
             told(pv, VIF),
             [
-                format!("{common} netdev=eth0 vif=vif7.0 {route} online type_if=vif"),
-                format!("{common} netdev=eth0 vif=vif7.0 {route} offline type_if=vif"),
+                format!("{common} netdev=eth0 vif=vif7.0 {mine} online type_if=vif"),
+                format!("{common} netdev=eth0 vif=vif7.0 {mine} offline type_if=vif"),
             ]
         );
         // An emulated card's interface comes after netback's.
-        let hvm = "name='a'\ntype='hvm'\nmemory=8\nvif=['script=vif-route']\n";
-        let rest = format!("{common} netdev= INTERFACE=vif7.0-emu vif=vif7.0 {route}");
+        let hvm = "name='a'\ntype='hvm'\nmemory=8\nvif=['script=vif-mine']\n";
+        let rest = format!("{common} netdev= INTERFACE=vif7.0-emu vif=vif7.0 {mine}");
         assert_eq!(
             told(hvm, VIF),
             [
@@ -331,8 +333,15 @@ mod tests {
     }
 
     #[test]
-    fn a_bridge_needs_no_script() {
-        for vif in ["", "script=vif-bridge", "script=/etc/xen/scripts/vif-bridge"] {
+    fn the_networks_of_xens_scripts_need_none() {
+        for vif in [
+            "",
+            "script=vif-bridge",
+            "script=/etc/xen/scripts/vif-bridge",
+            "script=vif-route",
+            "script=vif-nat",
+            "script=vif-openvswitch,bridge=ovs0.5",
+        ] {
             let text = format!("name='a'\nkernel='/k'\nmemory=8\nvif=['{vif}']\n");
             assert!(told(&text, VIF).is_empty(), "{vif}");
         }
@@ -342,7 +351,7 @@ mod tests {
     fn scripts_of_vms_of_other_hosts_are_in_their_folder() {
         for (script, is_taken) in [
             ("vif-bridge", true),
-            ("vif-route", true),
+            ("vif-mine", true),
             ("/etc/xen/scripts/mine", true),
             ("../../../tmp/evil", false),
             ("/etc/xen/scripts", false),
@@ -373,7 +382,7 @@ mod tests {
     #[test]
     fn a_failure_has_the_reason_that_the_script_gave() {
         let run = ScriptRun {
-            program: path("vif-nat"),
+            program: path("vif-mine"),
             arguments: vec!["online", "type_if=vif"],
             environment: Vec::new(),
             seconds: SECONDS,
@@ -385,16 +394,16 @@ mod tests {
         let failed = end(Some("failed with status 1"), "+ ip route\nno such\x1b route\n\n");
         assert_eq!(
             failure(VIF, &run, &failed, "").unwrap(),
-            "vif 0: the script /etc/xen/scripts/vif-nat online failed with status 1: no such\\u{1b} route"
+            "vif 0: the script /etc/xen/scripts/vif-mine online failed with status 1: no such\\u{1b} route"
         );
         assert_eq!(
             failure(VIF, &run, &failed, "eth0 is not up\n").unwrap(),
-            "vif 0: the script /etc/xen/scripts/vif-nat online failed with status 1: eth0 is not up"
+            "vif 0: the script /etc/xen/scripts/vif-mine online failed with status 1: eth0 is not up"
         );
         let silent = end(Some("did not end within 40 s"), "");
         assert_eq!(
             failure(VIF, &run, &silent, "").unwrap(),
-            "vif 0: the script /etc/xen/scripts/vif-nat online did not end within 40 s"
+            "vif 0: the script /etc/xen/scripts/vif-mine online did not end within 40 s"
         );
         assert_eq!(failure(VIF, &run, &end(None, "done"), "old"), None);
     }

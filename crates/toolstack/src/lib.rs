@@ -21,6 +21,7 @@ pub mod libxl_json;
 pub mod listing;
 mod machine;
 pub mod moves;
+pub mod network;
 pub mod pci;
 pub mod perform;
 pub mod plan;

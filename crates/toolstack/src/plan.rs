@@ -14,9 +14,10 @@ pub use plug::{
 };
 
 pub use crate::config::Start;
-use crate::config::{Access, DiskConfig, VmConfig};
-use crate::hotplug::{self, Way};
+use crate::config::{Access, DiskConfig, VifConfig, VmConfig};
+use crate::hotplug::Way;
 use crate::layout::{self, DeviceKind, DeviceRef};
+use crate::network::Network;
 pub use crate::steps::{
     CreateStep, DeviceStep, GoOn, MoveStep, SaveStep, Step, SuspendStep, TeardownStep, Wait,
 };
@@ -119,7 +120,10 @@ pub fn plan_restore_with_host(config: &VmConfig) -> Plan {
 /// Who connects a device on the host.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum ConnectedBy {
+    /// We do. A bridge of Linux forgets its ports by itself.
     Us,
+    /// We do, by more than a bridge, and undo it.
+    Network,
     /// Its hotplug script.
     Script,
     /// The driver domain that has its backend, by itself.
@@ -129,10 +133,32 @@ pub enum ConnectedBy {
 impl ConnectedBy {
     #[must_use]
     pub fn of(config: &VmConfig, device: DeviceRef) -> Self {
-        match (layout::wanted_backend(config, device), hotplug::script_of(config, device)) {
+        let disk = || config.disks.iter().find(|it| it.vdev.number == device.devid);
+        let vif = || config.vifs.iter().find(|it| it.devid == device.devid);
+        match device.kind {
+            DeviceKind::Vbd => disk().map_or(Self::Us, Self::of_disk),
+            DeviceKind::Vif => vif().map_or(Self::Us, Self::of_vif),
+            _ => Self::Us,
+        }
+    }
+
+    #[must_use]
+    pub fn of_disk(disk: &DiskConfig) -> Self {
+        match (&disk.backend, &disk.script) {
             (Some(_), _) => Self::DriverDomain,
             (None, Some(_)) => Self::Script,
             (None, None) => Self::Us,
+        }
+    }
+
+    #[must_use]
+    pub fn of_vif(vif: &VifConfig) -> Self {
+        match Network::of(vif) {
+            _ if vif.backend.is_some() => Self::DriverDomain,
+            Ok(Some(Network::Bridge(_))) if !vif.antispoof => Self::Us,
+            Ok(Some(_)) => Self::Network,
+            // What cannot be ours would be told by the script.
+            Ok(None) | Err(_) => Self::Script,
         }
     }
 
@@ -140,6 +166,7 @@ impl ConnectedBy {
     fn connect(self, device: DeviceRef) -> Option<DeviceStep> {
         match self {
             Self::Script => Some(DeviceStep::RunScript(device, Way::Connect)),
+            Self::Network => Some(DeviceStep::JoinNetwork(device.devid, Way::Connect)),
             Self::Us if device.kind == DeviceKind::Vif => {
                 Some(DeviceStep::JoinBridge(device.devid))
             }
@@ -151,6 +178,7 @@ impl ConnectedBy {
     fn disconnect(self, device: DeviceRef) -> Option<Step> {
         match self {
             Self::Script => Some(DeviceStep::RunScript(device, Way::Disconnect).into()),
+            Self::Network => Some(DeviceStep::JoinNetwork(device.devid, Way::Disconnect).into()),
             Self::DriverDomain => Some(Wait::Gone(device).into()),
             Self::Us => None,
         }
@@ -429,12 +457,16 @@ fn add_early_vifs(plan: &mut Plan, config: &VmConfig, nodes: usize) -> (Vec<usiz
         // An emulated card joins with its device model's interface. What a script does may take packets from the guest while
         // it still runs elsewhere.
         let by = ConnectedBy::of(config, device);
-        if is_emulated(config, device) || by != ConnectedBy::Us {
-            ready.push(seen);
-            early.insert(device, Early::Seen(seen));
-        } else {
-            ready.push(plan.add(DeviceStep::JoinBridge(device.devid), &[seen]));
-            early.insert(device, Early::Connected);
+        let is_ours = matches!(by, ConnectedBy::Us | ConnectedBy::Network);
+        match by.connect(device).filter(|_| is_ours && !is_emulated(config, device)) {
+            Some(connect) => {
+                ready.push(plan.add(connect, &[seen]));
+                early.insert(device, Early::Connected);
+            }
+            None => {
+                ready.push(seen);
+                early.insert(device, Early::Seen(seen));
+            }
         }
     }
     (ready, early)

@@ -156,11 +156,12 @@ fn parameters<'a>(spec: &'a str, known: &[&str]) -> Vec<&'a str> {
     spec.split(',').filter(is_known).collect()
 }
 
-/// The first release would put an interface on a bridge that a script or another domain connects otherwise: it finds none, and
-/// fails to start the VM.
+/// The first release would put an interface on a bridge that a script or another domain connects otherwise, or without a
+/// filter: it finds none, and fails to start the VM.
 fn vif_in_words_of_1(spec: &str) -> String {
     let mut known = parameters(spec, VIF_1);
-    if spec.split(',').any(|it| it.starts_with("script=") || it.starts_with("backend=")) {
+    let later = ["script=", "backend=", "antispoof="];
+    if spec.split(',').any(|it| later.iter().any(|name| it.starts_with(name))) {
         for parameter in known.iter_mut().filter(|it| it.starts_with("bridge=")) {
             *parameter = NO_BRIDGE_FOR_1;
         }
@@ -248,14 +249,14 @@ mod tests {
         let text = "name = \"a\"\nwarp = 9\ntype = \"pv\"\nlanes = [\n  \"x\",\n]\ndisk = [\n  \
                     \"format=qcow2,vdev=xvda,access=w!,shared=1,target=/a,b\",\n  \
                     \"format=raw,vdev=xvdb,access=r,devtype=cdrom,target=\",\n]\nvif = [\n  \
-                    \"devid=0,bridge=br,ip=10.0.0.2\",\n  \"devid=1,bridge=br,script=vif-nat,untrusted\",\n]\n";
+                    \"devid=0,bridge=br,ip=10.0.0.2\",\n  \"devid=1,bridge=br,script=vif-nat,untrusted\",\n  \"devid=2,bridge=br,antispoof=1\",\n]\n";
         let texts = Texts::of(text);
         assert_eq!(
             texts.config,
             format!(
                 "name = \"a\"\ntype = \"pv\"\ndisk = [\n  \
                  \"format=raw,vdev=xvda,access=w,target={NOT_FOR_1}\",\n]\nvif = [\n  \
-                 \"devid=0,bridge=br\",\n  \"devid=1,bridge=needs-a-later-1\",\n]\n"
+                 \"devid=0,bridge=br\",\n  \"devid=1,bridge=needs-a-later-1\",\n  \"devid=2,bridge=needs-a-later-1\",\n]\n"
             )
         );
         assert!(texts.full.ends_with(text) && texts.full.starts_with("# with "), "{texts:?}");

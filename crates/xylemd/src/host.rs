@@ -15,24 +15,22 @@ use toolstack::host::{BootFolder, Host, ImageSink, ImageSource, KernelError, Lin
 use toolstack::hotplug::{ScriptEnd, ScriptRun};
 use toolstack::lanes::{LaneCall, LaneIn, LaneOut};
 use toolstack::moves::Reach;
+use toolstack::network::Networks;
 use toolstack::pci::PciBus;
 use toolstack::qmp::ModelSocket;
 use xen::{DomId, Uuid};
 use xen_build::{HvmLoader, KernelImage};
-use xen_linux::Links;
 
 use crate::channels::Channels;
 use crate::definitions::Definitions;
 use crate::images::Images;
+use crate::networks::LinuxNetworks;
 use crate::pci::SysPci;
 use crate::xlconf::XlConf;
 use crate::{bootloaders, models, monitor, saved, scripts, userdata};
 
 /// Connections of a move to a peer: one for each CPU that packs, and a few do for any link.
 const LANES_USUAL_MAX: usize = 4;
-
-/// Timeout for an interface to appear.
-const LINK_WAIT: Duration = Duration::from_secs(10);
 
 /// The message of a file error.
 pub(crate) fn refusal(error: &io::Error) -> HostError {
@@ -55,7 +53,7 @@ fn about_userdata(domid: DomId, done: &str, error: &io::Error) -> HostError {
 }
 
 /// The message of a kernel error.
-fn refused(error: &xen_linux::HostError) -> HostError {
+pub(crate) fn refused(error: &xen_linux::HostError) -> HostError {
     match error.errno() {
         xen::Errno::ENOENT | xen::Errno::ENODEV => HostError::Missing,
         xen::Errno::EBUSY => HostError::Busy,
@@ -68,7 +66,7 @@ fn refused(error: &xen_linux::HostError) -> HostError {
 pub(crate) struct LinuxHost {
     images: Images,
     system: LinuxSystem,
-    links: Links,
+    networks: LinuxNetworks,
     definitions: Definitions,
     channels: Channels,
     /// Files of moves.
@@ -106,9 +104,9 @@ impl LinuxHost {
         channels: Channels,
         dom0: Dom0,
     ) -> Result<Self, xen_linux::HostError> {
-        let links = Links::open()?;
+        let networks = LinuxNetworks::open()?;
         let pci = SysPci::default();
-        Ok(Self { images, system, links, definitions, channels, transfers, dom0, pci })
+        Ok(Self { images, system, networks, definitions, channels, transfers, dom0, pci })
     }
 }
 
@@ -137,8 +135,12 @@ impl Host for LinuxHost {
         self.images.ramdisk(path)
     }
 
+    fn networks(&mut self) -> &mut dyn Networks {
+        &mut self.networks
+    }
+
     fn check_bridge(&mut self, bridge: &str) -> Result<(), HostError> {
-        self.links.bridge(bridge).map(drop).map_err(|error| refused(&error))
+        self.networks.links.bridge(bridge).map(drop).map_err(|error| refused(&error))
     }
 
     fn check_script(&mut self, path: &str) -> Result<(), HostError> {
@@ -176,7 +178,7 @@ impl Host for LinuxHost {
     }
 
     fn has_link(&mut self, name: &str) -> Result<bool, HostError> {
-        self.links.find(name).map(|link| link.is_some()).map_err(|error| refused(&error))
+        self.networks.links.find(name).map(|link| link.is_some()).map_err(|error| refused(&error))
     }
 
     fn channel(&mut self, id: ChannelId) -> Result<Box<dyn Channel>, HostError> {
@@ -252,19 +254,11 @@ impl Host for LinuxHost {
     ) -> Result<u32, HostError> {
         let told = |error: xen_linux::HostError| HostError::Refused(error.to_string());
         let name = link.rename.as_ref().unwrap_or(&link.name);
-        let there = self.links.find(name).map_err(told)?;
-        // An interface renamed before has its original name as alias.
-        let is_renamed = |it: &xen_linux::Link| it.alias.as_deref() == Some(&link.name);
-        if !there.as_ref().is_some_and(is_renamed) {
-            // netback sets InitWait shortly before it has created its interface.
-            self.links.wait_for(&link.name, LINK_WAIT).map_err(told)?;
-            if *name != link.name {
-                self.links.rename(&link.name, name).map_err(told)?;
-            }
-        }
-        let of_bridge = self.links.add_port(bridge, name).map_err(told)?;
+        self.networks.name_link(link)?;
+        let links = &mut self.networks.links;
+        let of_bridge = links.add_port(bridge, name).map_err(told)?;
         if let Some(bytes) = mtu {
-            self.links.set_mtu(name, bytes).map_err(told)?;
+            links.set_mtu(name, bytes).map_err(told)?;
         }
         Ok(mtu.unwrap_or(of_bridge))
     }

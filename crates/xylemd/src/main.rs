@@ -20,6 +20,7 @@ mod lanes;
 mod lines;
 mod models;
 mod monitor;
+mod networks;
 mod pci;
 mod peers;
 mod pool;

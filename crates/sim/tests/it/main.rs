@@ -25,6 +25,7 @@ mod identity;
 mod journal;
 mod lifecycle;
 mod machine_keys;
+mod networks;
 mod next_config;
 mod pci;
 mod pci_plug;

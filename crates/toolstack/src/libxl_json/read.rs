@@ -567,6 +567,8 @@ fn vif(node: &Node<'_>, index: u32, kind: DomainKind) -> Result<VifConfig> {
         script,
         gateway: node.owned("gatewaydev")?,
         trust: if is_untrusted { Trust::Untrusted } else { Trust::Trusted },
+        // libxl knows nothing of it.
+        antispoof: false,
         backend,
     })
 }

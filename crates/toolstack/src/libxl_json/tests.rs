@@ -421,6 +421,7 @@ fn vifs(kind: DomainKind) -> impl Strategy<Value = Vec<VifConfig>> {
             script: host.0,
             gateway: host.1,
             trust: if host.2 { Trust::Trusted } else { Trust::Untrusted },
+            antispoof: false,
             backend: host.3,
         })
         .collect()

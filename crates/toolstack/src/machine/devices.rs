@@ -66,15 +66,10 @@ impl Device {
     /// Who connects it.
     #[must_use]
     pub fn connected_by(&self) -> ConnectedBy {
-        let (backend, script) = match self {
-            Self::Vif(vif) => (&vif.backend, &vif.script),
-            Self::Disk(disk) => (&disk.backend, &disk.script),
-            Self::Keyboard(..) | Self::Pci(..) => (&None, &None),
-        };
-        match (backend, script) {
-            (Some(_), _) => ConnectedBy::DriverDomain,
-            (None, Some(_)) => ConnectedBy::Script,
-            (None, None) => ConnectedBy::Us,
+        match self {
+            Self::Vif(vif) => ConnectedBy::of_vif(vif),
+            Self::Disk(disk) => ConnectedBy::of_disk(disk),
+            Self::Keyboard(..) | Self::Pci(..) => ConnectedBy::Us,
         }
     }
 

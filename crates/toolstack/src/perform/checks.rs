@@ -10,6 +10,7 @@ use crate::domains::DomainSet;
 use crate::host::Host;
 use crate::hotplug;
 use crate::layout::{DeviceKind, DeviceRef};
+use crate::network::{self, Network};
 use crate::work::{Failure, loop_tag};
 
 impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
@@ -125,18 +126,12 @@ pub(crate) fn check_bridge(
     index: usize,
 ) -> Result<(), Failure> {
     let vif = &config.vifs[index];
-    if let Some(script) = &vif.script {
-        return check_script(host, config, &format!("vif[{index}]"), script);
+    let key = format!("vif[{index}]");
+    if let Ok(Some(network)) = Network::of(vif) {
+        let place = config.origin.at(&key);
+        return network::check(host, &network, vif.antispoof)
+            .map_err(|problem| Failure(format!("{place}: {problem}")));
     }
-    let bridge = &vif.bridge;
-    host.check_bridge(bridge).map_err(|error| {
-        let place = config.origin.at(&format!("vif[{index}]"));
-        match error {
-            HostError::Missing => Failure(format!(
-                "{place}: no bridge named {bridge} on this host; \
-                 `ip link add {bridge} type bridge` makes one"
-            )),
-            error => failure(format!("{place}: bridge {bridge}"), error),
-        }
-    })
+    let script = vif.script.as_deref().unwrap_or_default();
+    check_script(host, config, &key, script)
 }

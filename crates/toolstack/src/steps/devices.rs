@@ -8,13 +8,14 @@ use xenstore::client::Transport;
 
 use super::pci::{self, PciWork};
 use super::{Completing, IfCancelled, IfFailed, Permit, Preparation, StepInfo};
-use crate::config::VmConfig;
-use crate::device_model::{self, Process};
+use crate::config::{VifConfig, VmConfig};
+use crate::device_model::Process;
 use crate::domains::DomainSet;
 use crate::host::{Host, Link};
 use crate::hotplug::{self, Scripts, Way};
 use crate::layout::{self, DeviceKind, DeviceRef, Ends, Nodes, Removal};
 use crate::machine::{Device, Pending, Vm, empty_drive, remove_from};
+use crate::network::{self, Connection};
 use crate::perform::{Performer, WantedBackend, checks, disks, failure, store};
 use crate::plan::Unplug;
 use crate::scheduler::Track;
@@ -38,6 +39,8 @@ pub enum DeviceStep {
     FindBackend(DeviceRef),
     /// Add the host's end of this vif to its bridge.
     JoinBridge(u32),
+    /// Connect the host's end of this vif to its network, or the opposite.
+    JoinNetwork(u32, Way),
     /// Run the hotplug script of a device.
     RunScript(DeviceRef, Way),
     /// Tell all backends to close their devices.
@@ -121,6 +124,14 @@ pub enum DeviceWork {
         mtu: Option<u32>,
         frontend: String,
         backend: String,
+    },
+    /// Connects a vif's links to its network, then notifies netback; or the opposite.
+    JoinNetwork {
+        domain: DomainRef,
+        uuid: Uuid,
+        device: DeviceRef,
+        connections: Vec<Connection>,
+        way: Way,
     },
     /// Runs a device's scripts as far as that is needed.
     RunScript {
@@ -213,6 +224,25 @@ fn script_info(device: DeviceRef, way: Way) -> StepInfo {
     }
 }
 
+fn network_info(devid: u32, way: Way) -> StepInfo {
+    let (text, undo, if_failed) = match way {
+        Way::Connect => {
+            let undo = DeviceStep::JoinNetwork(devid, Way::Disconnect);
+            ("connect {} to its network", Some(undo.into()), IfFailed::Fail)
+        }
+        Way::Disconnect => ("disconnect {} from its network", None, IfFailed::FailUnlessItGoesOn),
+    };
+    StepInfo {
+        stage: "join networks",
+        text,
+        device: Some(DeviceRef { kind: DeviceKind::Vif, devid }),
+        undo,
+        if_failed,
+        if_cancelled: IfCancelled::Finish,
+        permit: Some(Permit::SHORT.with_backend()),
+    }
+}
+
 const FIND: &str = "find the driver domain of {}";
 
 impl DeviceStep {
@@ -262,6 +292,7 @@ impl DeviceStep {
                 vif(devid),
                 Permit::SHORT.with_backend(),
             ),
+            Self::JoinNetwork(devid, way) => network_info(devid, way),
             Self::RunScript(device, way) => script_info(device, way),
             Self::CloseAll => StepInfo {
                 if_failed: IfFailed::FailUnlessReboot,
@@ -350,6 +381,7 @@ impl DeviceStep {
                 DeviceWork::FindBackend { config, device, known, domain, is_in_file }
             }
             Self::JoinBridge(devid) => join_bridge(&config, devid, domain().domid),
+            Self::JoinNetwork(devid, way) => join_network(&config, uuid, domain(), devid, way),
             Self::RunScript(device, way) => {
                 let domain = domain();
                 let scripts = hotplug::scripts(&config, domain.domid, device);
@@ -430,6 +462,7 @@ impl DeviceStep {
             Self::CheckDisk(_)
             | Self::CheckBridge(_)
             | Self::JoinBridge(_)
+            | Self::JoinNetwork(..)
             | Self::Add(_)
             | Self::Settle(_)
             | Self::AskToClose(_)
@@ -477,14 +510,26 @@ fn insert(vm: &Vm, domain: DomainRef, drive: u32) -> DeviceWork {
     DeviceWork::InsertCd { domain, model: vm.facts.incarnation.model, drive, attachment }
 }
 
-fn join_bridge(config: &VmConfig, devid: u32, domid: DomId) -> DeviceWork {
+fn vif_of(config: &VmConfig, devid: u32) -> &VifConfig {
     let vif = config.vifs.iter().find(|vif| vif.devid == devid);
-    let vif = vif.expect("a planned vif is configured");
-    let mut links = vec![Link { name: layout::vif_link(domid, vif), rename: vif.name.clone() }];
-    if vif.model.is_some() {
-        // The device model has named it.
-        links.push(Link { name: device_model::vif_link(domid, vif), rename: None });
-    }
+    vif.expect("a planned vif is configured")
+}
+
+fn join_network(
+    config: &VmConfig,
+    uuid: Uuid,
+    domain: DomainRef,
+    devid: u32,
+    way: Way,
+) -> DeviceWork {
+    let connections = network::connections(config, uuid, domain.domid, vif_of(config, devid));
+    let device = DeviceRef { kind: DeviceKind::Vif, devid };
+    DeviceWork::JoinNetwork { domain, uuid, device, connections, way }
+}
+
+fn join_bridge(config: &VmConfig, devid: u32, domid: DomId) -> DeviceWork {
+    let vif = vif_of(config, devid);
+    let links = network::links(domid, vif);
     let device = DeviceRef { kind: DeviceKind::Vif, devid };
     DeviceWork::JoinBridge {
         bridge: vif.bridge.clone(),
@@ -574,6 +619,7 @@ impl DeviceWork {
             Self::CheckBridge { .. } => info("check-bridge", Change, None),
             Self::FindBackend { .. } => info("find-backend", Change, None),
             Self::JoinBridge { .. } => info("join-bridge", Change, None),
+            Self::JoinNetwork { domain, .. } => info("join-network", Change, Some(*domain)),
             Self::RunScript { domain, .. } => info("run-script", Script, Some(*domain)),
             Self::CloseAll { domain, .. } => info("close-devices", Destroy, Some(*domain)),
             Self::Add { domain, .. } => info("add-device", Change, Some(*domain)),
@@ -592,15 +638,19 @@ impl DeviceWork {
         by: &mut Performer<H, T, O>,
     ) -> Result<Output, Failure> {
         match self {
-            Self::EjectCd { .. } | Self::InsertCd { .. } | Self::DetachDisk { .. } => {
-                self.perform_short(by).map(|()| Output::Done)
-            }
+            Self::EjectCd { .. }
+            | Self::InsertCd { .. }
+            | Self::DetachDisk { .. }
+            | Self::JoinBridge { .. } => self.perform_short(by).map(|()| Output::Done),
             Self::Pci(work) => work.perform(by).map(|()| Output::Done),
             Self::RunScript { domain, uuid, device, scripts, way } => {
                 by.run_scripts(domain.domid, uuid, device, &scripts, way)
             }
             Self::CheckDisk { config, index, .. } if config.disks[index].script.is_some() => {
                 checks::check_disk_script(&mut by.host, &config, index).map(|()| Output::Done)
+            }
+            Self::JoinNetwork { domain, uuid, device, connections, way } => {
+                by.join_network(domain.domid, uuid, device, &connections, way)
             }
             Self::FindBackend { config, device, known, domain, is_in_file } => {
                 let wanted = WantedBackend { config: &config, device, is_in_file };
@@ -619,7 +669,9 @@ impl DeviceWork {
             Self::EjectCd { .. }
             | Self::InsertCd { .. }
             | Self::DetachDisk { .. }
+            | Self::JoinBridge { .. }
             | Self::RunScript { .. }
+            | Self::JoinNetwork { .. }
             | Self::FindBackend { .. }
             | Self::Pci(_) => unreachable!("performed elsewhere"),
             Self::AttachDisk { tag, early: Some(attachment), .. } => {
@@ -651,11 +703,6 @@ impl DeviceWork {
                     .map_err(|error| failure(place, error.0))?;
             }
             Self::CheckBridge { config, index } => checks::check_bridge(host, &config, index)?,
-            Self::JoinBridge { bridge, links, mtu, frontend, backend } => {
-                let found = put_on_bridge(host, &bridge, &links, mtu)?;
-                let other = found.filter(|_| found != mtu.or(Some(layout::VIF_MTU)));
-                store::connect_vif(store, &frontend, &backend, other)?;
-            }
             Self::CloseAll { domain, uuid, devices } => {
                 let unseen = store::close_devices(store, domain.domid, uuid, &devices)?;
                 return Ok(Output::Closing { unseen });
@@ -703,6 +750,11 @@ impl DeviceWork {
             }
             Self::InsertCd { domain, model, drive, attachment } => {
                 by.insert_cd(domain.domid, model, drive, &attachment.device().path)
+            }
+            Self::JoinBridge { bridge, links, mtu, frontend, backend } => {
+                let found = put_on_bridge(&mut by.host, &bridge, &links, mtu)?;
+                let other = found.filter(|_| found != mtu.or(Some(layout::VIF_MTU)));
+                Ok(store::connect_vif(&mut by.store, &frontend, &backend, other)?)
             }
             _ => unreachable!("no other work is given here"),
         }

@@ -35,16 +35,23 @@ const DISK: &[(&str, &str)] = &[
 ];
 
 const VIF: &[(&str, &str)] = &[
+    (
+        "antispoof",
+        "Xylem's own: with `1` a guest has to send from its own addresses; see [networking](networking.md)",
+    ),
     ("backend", "the name or domid of a driver domain; see [networking](networking.md)"),
     ("bridge", "read"),
     ("devid", "read"),
-    ("gatewaydev", "read, for scripts; `netdev` is the same"),
-    ("ip", "read, for scripts and other readers of the store"),
+    ("gatewaydev", "read, for routes and for scripts; `netdev` is the same"),
+    ("ip", "read, for routes, `antispoof`, scripts and other readers of the store"),
     ("mac", "read"),
     ("model", "read for HVM; means nothing otherwise"),
     ("mtu", "read"),
     ("rate", "read"),
-    ("script", "read; the work of `vif-bridge` is done without it"),
+    (
+        "script",
+        "read; the work of `vif-bridge`, `vif-openvswitch`, `vif-route` and `vif-nat` is done without them; see [networking](networking.md)",
+    ),
     ("type", "read: `vif`, and for HVM `ioemu`"),
     ("vifname", "read"),
     ("vlan", "refused"),

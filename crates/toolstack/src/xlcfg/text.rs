@@ -486,6 +486,9 @@ fn vif_spec(vif: &VifConfig, kind: DomainKind) -> String {
     if let Some(gateway) = &vif.gateway {
         let _ = write!(spec, ",gatewaydev={gateway}");
     }
+    if vif.antispoof {
+        spec.push_str(",antispoof=1");
+    }
     if vif.trust == Trust::Untrusted {
         spec.push_str(",untrusted");
     }

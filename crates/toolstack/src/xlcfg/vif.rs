@@ -8,7 +8,7 @@ use super::keys::nearest;
 use super::xlconf::VifDefaults;
 use super::{integer, shown};
 use crate::config::{Mac, Rate, Trust, VifConfig};
-use crate::hotplug;
+use crate::{hotplug, network};
 
 /// Default bridge, as in libxl.
 pub(super) const BRIDGE_DEFAULT: &str = "xenbr0";
@@ -19,6 +19,7 @@ const MTU_RANGE: std::ops::RangeInclusive<i64> = 68..=65535;
 const RATE_INTERVAL_US_DEFAULT: u64 = 50_000;
 
 pub(super) const PARAMETERS: &[&str] = &[
+    "antispoof",
     "backend",
     "bridge",
     "devid",
@@ -59,6 +60,7 @@ pub(super) fn parse(
         gateway: defaults.gateway.clone(),
         trust: Trust::Trusted,
         backend: defaults.backend.clone(),
+        antispoof: defaults.antispoof,
     };
     let mut seen = Vec::new();
     for parameter in text.split(',') {
@@ -94,6 +96,7 @@ pub(super) fn parse(
             "bridge={bridge}: expected the name of a network bridge, at most 15 bytes"
         ));
     }
+    network::problem(&vif)?;
     // The tap device of an emulated card is called `NAME-emu`.
     if vif.model.is_some()
         && vif.name.as_ref().is_some_and(|name| name.len() + 4 > INTERFACE_NAME_BYTES_MAX)
@@ -181,6 +184,11 @@ fn read_parameter(vif: &mut VifConfig, key: &str, value: &str) -> Result<(), Str
         "gatewaydev" if value.is_empty() => vif.gateway = None,
         "gatewaydev" if is_word(value) => vif.gateway = Some(value.to_owned()),
         "gatewaydev" => return refuse("expected the name of a network interface"),
+        "antispoof" => match value {
+            "0" => vif.antispoof = false,
+            "1" => vif.antispoof = true,
+            _ => return refuse("expected 0 or 1"),
+        },
         "vlan" => return refuse("not supported yet"),
         _ => {
             return Err(match nearest(key, PARAMETERS.iter().copied()) {
@@ -325,7 +333,9 @@ mod tests {
                 gateway,
                 trust,
                 backend,
+                antispoof,
             }) => {
+                let antispoof = if antispoof { " antispoof" } else { "" };
                 let backend = backend.map(|it| format!(" in {it}")).unwrap_or_default();
                 let script = script.map(|script| format!(" by {script}")).unwrap_or_default();
                 let gateway = gateway.map(|gateway| format!(" via {gateway}")).unwrap_or_default();
@@ -337,7 +347,7 @@ mod tests {
                 let rate =
                     rate.map(|r| format!(" {},{}", r.bytes, r.interval_us)).unwrap_or_default();
                 format!(
-                    "{devid} {bridge}{name}{mac}{ip}{mtu}{rate}{script}{gateway}{trust}{backend}"
+                    "{devid} {bridge}{name}{mac}{ip}{mtu}{rate}{script}{gateway}{trust}{backend}{antispoof}"
                 )
             }
             Err(problem) => problem,

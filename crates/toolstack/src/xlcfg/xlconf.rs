@@ -31,6 +31,7 @@ pub(super) struct VifDefaults {
     pub(super) script: Option<String>,
     pub(super) gateway: Option<String>,
     pub(super) backend: Option<String>,
+    pub(super) antispoof: bool,
 }
 
 impl HostDefaults {
@@ -57,6 +58,7 @@ impl fmt::Display for HostDefaults {
             ("vif.default.script", vif.script.clone()),
             ("vif.default.gatewaydev", vif.gateway.clone()),
             ("vif.default.backend", vif.backend.clone()),
+            ("vif.default.antispoof", vif.antispoof.then(|| "1".to_owned())),
             ("max_grant_frames", grant_frames_max.map(|it| it.to_string())),
             ("max_maptrack_frames", maptrack_frames_max.map(|it| it.to_string())),
             ("max_grant_version", grant_version_max.map(|it| it.to_string())),
@@ -119,6 +121,8 @@ const KEYS: &[(&str, Treatment)] = &[
     ("output_format", NotDone { harmless: &["json"], reason: "ignored: xy prints JSON" }),
     ("remus.default.netbufscript", OfXlOnly),
     ("run_hotplug_scripts", OfXlOnly),
+    // Xylem's own: xl does not look at it.
+    ("vif.default.antispoof", Read),
     ("vif.default.backend", Read),
     ("vif.default.bridge", Read),
     ("vif.default.gatewaydev", Read),
@@ -230,6 +234,14 @@ impl Reader<'_> {
         let script = script.filter(|script| !vif::is_own_script(script));
         let gateway = text("vif.default.gatewaydev", "").map(|(gateway, ..)| gateway);
         let backend = text("vif.default.backend", "").map(|(backend, ..)| backend);
+        let antispoof = text("vif.default.antispoof", "");
+        let antispoof = antispoof.is_some_and(|(value, key, place)| {
+            if !["0", "1"].contains(&value.as_str()) {
+                // Whoever asks for protection must not go without for a slip.
+                faults.push(self.error(key, place, format!("{}: expected 0 or 1", shown(&value))));
+            }
+            value == "1"
+        });
         let bridge = bridge.and_then(|(bridge, key, place)| {
             if vif::is_interface_name(&bridge) || script.is_some() {
                 return Some(bridge);
@@ -243,6 +255,7 @@ impl Reader<'_> {
             script,
             gateway,
             backend: backend.filter(|backend| !vif::is_domain_0(backend)),
+            antispoof,
         }
     }
 }

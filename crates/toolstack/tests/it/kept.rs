@@ -71,6 +71,7 @@ fn vifs() -> impl Strategy<Value = Vec<VifConfig>> {
                 ip: named.then(|| "10.0.0.2 fe80::1/64".to_owned()),
                 mtu,
                 rate: rate.map(|(bytes, interval_us)| Rate { bytes, interval_us }),
+                antispoof: named && host.0.is_none() && host.2.is_none(),
                 script: host.0,
                 gateway: host.1,
                 trust: if trusted { Trust::Trusted } else { Trust::Untrusted },

@@ -159,6 +159,7 @@ on_crash    = 'preserve'
                     gateway: None,
                     trust: Trusted,
                     backend: None,
+                    antispoof: false,
                 },
             ],
             served: ServedDevices {
