@@ -107,6 +107,7 @@ pub enum Reply {
     Enforcing(Option<bool>),
     /// What holds for VMs that do not say otherwise.
     Defaults {
+        /// Of Linux; empty if interfaces are on another network.
         bridge: String,
     },
     Counters(Counters),

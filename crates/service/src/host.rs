@@ -30,7 +30,7 @@ impl Service<'_> {
                 HostAsk::NodeAffinity { domids: domids.into_iter().map(DomId).collect() }
             }
             HostRequest::Defaults => {
-                let bridge = self.host_defaults()?.bridge().to_owned();
+                let bridge = self.host_defaults()?.bridge().unwrap_or_default().to_owned();
                 return Ok(api::Reply::Defaults { bridge });
             }
             HostRequest::Pools => HostAsk::Pools,

@@ -85,7 +85,7 @@ mod tests {
     fn a_change_of_the_file_takes_effect_at_once() {
         let path = std::env::temp_dir().join(format!("xylemd-xl-conf-{}", std::process::id()));
         let conf = XlConf::new(&path);
-        let bridge = || conf.defaults().map(|it| it.bridge().to_owned());
+        let bridge = || conf.defaults().map(|it| it.bridge().unwrap().to_owned());
         assert_eq!(bridge().unwrap(), "xenbr0");
         std::fs::write(&path, "vif.default.bridge='br1'\n").unwrap();
         assert_eq!(bridge().unwrap(), "br1");

@@ -35,10 +35,11 @@ pub(super) struct VifDefaults {
 }
 
 impl HostDefaults {
-    /// The bridge of an interface that names none.
+    /// The bridge of Linux that an interface is on which says nothing, if that is one.
     #[must_use]
-    pub fn bridge(&self) -> &str {
-        self.vif.bridge.as_deref().unwrap_or(vif::BRIDGE_DEFAULT)
+    pub fn bridge(&self) -> Option<&str> {
+        let is_elsewhere = self.vif.script.is_some() || self.vif.backend.is_some();
+        (!is_elsewhere).then(|| self.vif.bridge.as_deref().unwrap_or(vif::BRIDGE_DEFAULT))
     }
 }
 

@@ -34,6 +34,8 @@ pub(super) struct Facts {
     pub(super) records: Vec<String>,
     /// libxl's files, by the UUID of their domain.
     pub(super) kept: Vec<(String, String)>,
+    /// What bridges forward passes the host's own rules.
+    pub(super) filters_bridges: bool,
 }
 
 impl Facts {
@@ -50,6 +52,7 @@ impl Facts {
             xylemd: Err(String::new()),
             records: Vec::new(),
             kept: Vec::new(),
+            filters_bridges: false,
         }
     }
 }
@@ -86,6 +89,8 @@ pub(super) const HYPERCALL: &str = "/dev/xen/hypercall";
 pub(super) const EVTCHN: &str = "/dev/xen/evtchn";
 pub(super) const GNTDEV: &str = "/dev/xen/gntdev";
 pub(super) const LOOP: &str = "/dev/loop-control";
+/// Whether the host's rules for what it forwards hold for what bridges forward, too.
+const BRIDGE_FILTER: &str = "/proc/sys/net/bridge/bridge-nf-call-iptables";
 /// Stands for wherever the daemon's socket is.
 pub(super) const SOCKET: &str = "the socket of xylemd";
 
@@ -127,6 +132,7 @@ pub(super) fn read(session: &mut Session) -> Facts {
         consoled: runs("xenconsoled"),
         xylemd: ask(session).map_err(|failure| message(&failure)),
         records,
+        filters_bridges: text(BRIDGE_FILTER).is_some_and(|it| it == "1"),
         kept: names("/var/lib/xen").iter().filter_map(|name| of_domain(name)).collect(),
     }
 }

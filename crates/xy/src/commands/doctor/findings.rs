@@ -68,6 +68,7 @@ pub(super) fn findings(facts: &Facts) -> Vec<Finding> {
             found.push(ok("xylemd", format!("release {} answers", told.release)));
             found.extend(memory(told));
             found.push(bridge(told));
+            found.extend(bridge_filter(facts));
             found.extend(leftovers(facts, told));
         }
         Err(problem) => found.push(finding(Problem, "xylemd", problem, "")),
@@ -156,8 +157,20 @@ fn memory(told: &Told) -> Option<Finding> {
     Some(finding(Warning, "memory", text, advice))
 }
 
+/// As Docker leaves a host: it loads `br_netfilter`, and forwards nothing that it does not know.
+fn bridge_filter(facts: &Facts) -> Option<Finding> {
+    let text = "packets between guests pass the host's rules for forwarding: where those drop what they do not know, as \
+                Docker makes them, guests do not reach each other";
+    let advice = "set net.bridge.bridge-nf-call-iptables=0 by sysctl, or accept them (iptables -I FORWARD -m physdev --physdev-is-bridged -j ACCEPT)";
+    facts.filters_bridges.then(|| finding(Warning, "bridge", text, advice))
+}
+
 fn bridge(told: &Told) -> Finding {
     match &told.bridge {
+        Ok(bridge) if bridge.name.is_empty() => ok(
+            "bridge",
+            "interfaces that say nothing are on another network than a bridge of Linux",
+        ),
         Ok(bridge) if bridge.exists => ok("bridge", format!("{} is there", bridge.name)),
         Ok(bridge) => {
             let name = &bridge.name;
@@ -227,6 +240,7 @@ mod tests {
             xylemd: Ok(told),
             records: vec![WEB.to_owned()],
             kept: Vec::new(),
+            filters_bridges: false,
         }
     }
 
@@ -369,6 +383,13 @@ mod tests {
             warning  leftovers: /var/lib/xen/userdata-d.4.02020202-0202-0202-0202-020202020202.libxl-json is of a domain that is gone; remove it
         "#]]
         .assert_eq(&found);
+        let found = faults(|facts| {
+            facts.filters_bridges = true;
+            told(facts).bridge = Ok(Bridge::default());
+        });
+        expect![[r#"
+            warning  bridge: packets between guests pass the host's rules for forwarding: where those drop what they do not know, as Docker makes them, guests do not reach each other; set net.bridge.bridge-nf-call-iptables=0 by sysctl, or accept them (iptables -I FORWARD -m physdev --physdev-is-bridged -j ACCEPT)
+        "#]].assert_eq(&found);
         let found = faults(|facts| {
             told(facts).bridge = Err("/etc/xen/xl.conf:1: max_grant_frames: bad".to_owned());
         });

@@ -187,7 +187,7 @@ fn unquoted(value: &str) -> String {
 fn is_plain_vif(value: &str) -> bool {
     let text = unquoted(value);
     text.split(',').all(|part| {
-        part == "untrusted"
+        matches!(part, "untrusted" | "antispoof=1")
             || part.split_once('=').is_some_and(|(key, _)| OF_VIF.contains(&key))
                 && !part.contains(['\'', '"', '\\'])
     })
@@ -275,6 +275,8 @@ mod tests {
             "keymap = \"/etc/shadow\"",
             "device_model_override = \"/tmp/x\"",
             "vif = [\n  \"bridge=b,script=/tmp/x\",\n]",
+            // The host may want it for all.
+            "vif = [\n  \"bridge=b,antispoof=0\",\n]",
             "disk = [\n  \"/dev/sda,raw,xvdb,w\",\n]",
             "disk = [\n  \"target=/dev/sda,format=raw,vdev=xvdb\",\n]",
             "disk = [\n  \"format=raw,vdev=xvdb,access=w\",\n]",
