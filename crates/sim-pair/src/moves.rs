@@ -65,7 +65,7 @@ pub enum Guest {
     Pvh,
     /// Its device model's state goes with it.
     Hvm,
-    /// A PVH guest with an interface and a disk that hotplug scripts connect.
+    /// A PVH guest with an interface and a disk that hotplug scripts connect, and an interface on a switch.
     Scripted,
 }
 
@@ -95,7 +95,8 @@ impl Guest {
             // What it is comes with its firmware.
             Self::Hvm => ("memory = 16".to_owned(), "bridge=xenbr0,type=vif"),
             Self::Scripted => {
-                (format!("kernel = '/kernel'\nmemory = 8\nextra = '{BEHAVIOUR}'"), "script=wire")
+                let vifs = "script=wire', 'script=vif-openvswitch,bridge=ovs0,antispoof=1";
+                (format!("kernel = '/kernel'\nmemory = 8\nextra = '{BEHAVIOUR}'"), vifs)
             }
             _ => {
                 (format!("kernel = '/kernel'\nmemory = 8\nextra = '{BEHAVIOUR}'"), "bridge=xenbr0")
@@ -242,6 +243,8 @@ fn prepare(host: &SimHost) {
     os.add_block_device(OTHER_DEVICE, DeviceNumber { major: 8, minor: 32 });
     os.add_disk("/own.raw", 1 << 20);
     os.add_bridge("xenbr0");
+    os.add_switch("ovs0");
+    os.add_nft();
     os.add_script("/etc/xen/scripts/wire", ScriptFate::Works);
 }
 
