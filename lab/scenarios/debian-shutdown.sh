@@ -62,10 +62,18 @@ in_order_without_saved() {
 # definitions: the folder's files and what is in them.
 definitions() { (cd $folder/vm && sha256sum -- * .[!.]* 2>/dev/null); }
 
-# leftovers: files that belong to no VM.
-leftovers() { find $folder /run/xylem \( -path $folder/vm -o -path /run/xylem/cgroup \) -prune -o -type f -print; }
+# leftovers: files that belong to no VM. (Those in the last two folders do: a disk's users, and its owner.)
+leftovers() {
+    find $folder /run/xylem \( -path $folder/vm -o -path /run/xylem/cgroup -o -path /run/xylem/disks -o \
+        -path /run/xylem/disk-owners \) -prune -o -type f -print
+}
+# users: how many disks have some.
+users() { find /run/xylem/disks /run/xylem/disk-owners -type f | wc -l; }
 none_left() {
     leftovers >/tmp/leftovers
+    [ "$(users)" = $((2 * $(echo $kinds | wc -w))) ] || { find /run/xylem/disks /run/xylem/disk-owners -type f && return 1; }
+    # xendomains saved nothing: it found none of ours.
+    [ -z "$(ls -A /var/lib/xen/save)" ] || { ls -l /var/lib/xen/save && return 1; }
     losetup -n -O BACK-FILE -l | sort >/tmp/loops
     # Of each disk of Linux.
     for kind in $kinds; do echo "$state/linux-$kind.img"; done | sort | diff - /tmp/loops &&

@@ -228,12 +228,15 @@ const OF_VMS: &[Command] = &[
         name: "host-shutdown",
         usage: "[options]",
         about: "Shut down or save all VMs, before the host is shut down",
-        flags: &[Flag::with_value(
-            '\0',
-            "timeout",
-            "SECONDS",
-            "Fail after this time; without it, wait for as long as it takes.",
-        )],
+        flags: &[
+            Flag::with_value(
+                '\0',
+                "timeout",
+                "SECONDS",
+                "Fail after this time; without it, wait for as long as it takes.",
+            ),
+            Flag::new('\0', "destroy", "Destroy the VMs that run then, also those to be ignored."),
+        ],
         operands: (0, 0),
         dry_run: DryRun::Impossible,
         run: shutdown::with_host,

@@ -169,7 +169,7 @@ pub(crate) fn domname(session: &mut Session, options: &Options) -> Result<(), Fa
 }
 
 pub(crate) fn destroy(session: &mut Session, options: &Options) -> Result<(), Failure> {
-    for_each(session, options, |target| Request::Destroy { target })
+    for_each(session, options, destroy_request)
 }
 
 pub(crate) fn pause(session: &mut Session, options: &Options) -> Result<(), Failure> {
@@ -194,8 +194,25 @@ fn for_each(
     options: &Options,
     request: impl Fn(Target) -> Request,
 ) -> Result<(), Failure> {
+    each(session, options.targets(), request)
+}
+
+fn destroy_request(target: Target) -> Request {
+    Request::Destroy { target }
+}
+
+/// Destroys all of these.
+pub(super) fn destroy_all(session: &mut Session, targets: Vec<Target>) -> Result<(), Failure> {
+    each(session, targets, destroy_request)
+}
+
+fn each(
+    session: &mut Session,
+    targets: Vec<Target>,
+    request: impl Fn(Target) -> Request,
+) -> Result<(), Failure> {
     let mut messages = Vec::new();
-    for target in options.targets() {
+    for target in targets {
         match session.call(&request(target)).and_then(|reply| expect_done(&reply)) {
             Ok(()) => {}
             Err(Failure::Failed(more)) => messages.extend(more),

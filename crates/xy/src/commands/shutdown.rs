@@ -2,9 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use api::{DomainEvent, EventKind, Request, Targets, Wait};
+use api::{DomainEvent, EventKind, Request, Target, Targets, Wait};
 
-use super::expect_done;
+use super::domains::destroy_all;
+use super::{expect_done, expect_reply};
 use crate::options::Options;
 use crate::session::{Failure, Session};
 
@@ -32,7 +33,17 @@ pub(crate) fn with_host(session: &mut Session, options: &Options) -> Result<(), 
             return Err(Failure::usage("host-shutdown: --timeout is not a number of seconds"));
         }
     };
-    expect_done(&session.call(&Request::HostShutdown { timeout_s })?)
+    let ended = expect_done(&session.call(&Request::HostShutdown { timeout_s })?);
+    if !options.has("destroy") {
+        return ended;
+    }
+    let rows = expect_reply!(session.call(&Request::Vms)?, Vms);
+    let mut left: Vec<api::VmRow> = rows.into_iter().filter(|it| it.domid.is_some()).collect();
+    // What serves others was there before them.
+    left.sort_by_key(|row| std::cmp::Reverse(row.domid));
+    let left = left.into_iter().map(|row| Target(row.uuid)).collect();
+    let destroyed = destroy_all(session, left);
+    ended.and(destroyed)
 }
 
 fn request(
