@@ -28,6 +28,7 @@ check "without capabilities" grep -q '^CapEff:.0000000000000000' "/proc/$model/s
 check "with a filter of system calls" confined "$model" /xylem/xylem-model-1
 check "it sees no files" [ -z "$(ls "/proc/$model/root/")" ]
 check "its card is on the bridge" ls /sys/class/net/xenbr0/brif/vif1.0-emu
+check "which would not take its address" [ "$(cat /sys/class/net/vif1.0-emu/address)" = fe:ff:ff:ff:ff:ff ]
 check "the boot sector speaks" wait_for 'grep -q XYLEM-BOOT-SECTOR /tmp/one.serial' 180
 echo "spoke after $(seconds_since "$start") s"
 check "where the screen is, is told" [ "$(xy vncviewer -p one)" = 127.0.0.1:1 ]

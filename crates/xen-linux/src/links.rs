@@ -23,6 +23,8 @@ pub struct Link {
     pub name: String,
     /// The alias; [`Links::rename`] keeps the original name there.
     pub alias: Option<String>,
+    /// Its MAC address, if it has one.
+    pub address: Option<[u8; 6]>,
     /// Administratively up, with or without carrier.
     pub up: bool,
     pub mtu: u32,
@@ -170,6 +172,19 @@ impl Links {
         self.exchange(|sequence| Request::new(RTM_SETLINK, NLM_F_ACK, sequence, index).bridge(0))
             .refused(|| format!("cannot remove {port} from its bridge"))
             .map(drop)
+    }
+
+    /// Sets the MAC address of an interface, which may have to be down.
+    ///
+    /// # Errors
+    /// If it does not exist, or does not change its address now.
+    pub fn set_mac(&mut self, name: &str, address: [u8; 6]) -> Result<(), HostError> {
+        let index = self.existing(name)?.index;
+        self.exchange(|sequence| {
+            Request::new(RTM_SETLINK, NLM_F_ACK, sequence, index).address(address)
+        })
+        .refused(|| format!("cannot set the MAC address of {name}"))
+        .map(drop)
     }
 
     /// Sets the largest packet an interface carries, in bytes.

@@ -23,6 +23,7 @@ const NLM_F_REPLACE: u16 = 0x100;
 const NLM_F_EXCL: u16 = 0x200;
 const NLM_F_CREATE: u16 = 0x400;
 
+const IFLA_ADDRESS: u16 = 1;
 const IFLA_IFNAME: u16 = 3;
 const IFLA_MTU: u16 = 4;
 const IFLA_MASTER: u16 = 10;
@@ -78,6 +79,10 @@ impl Request {
     /// The alias.
     pub(crate) fn alias(self, text: &str) -> Self {
         self.attribute(IFLA_IFALIAS, text.as_bytes())
+    }
+
+    pub(crate) fn address(self, address: [u8; 6]) -> Self {
+        self.attribute(IFLA_ADDRESS, &address)
     }
 
     /// The bridge to join; 0 is none.
@@ -210,6 +215,7 @@ fn link(payload: &[u8]) -> Option<Link> {
         index: word(payload, 4)?,
         name: String::new(),
         alias: None,
+        address: None,
         up: word(payload, 8)? & IFF_UP != 0,
         mtu: 0,
         master: None,
@@ -219,6 +225,7 @@ fn link(payload: &[u8]) -> Option<Link> {
         match kind {
             IFLA_IFNAME => link.name = text(value),
             IFLA_IFALIAS => link.alias = Some(text(value)),
+            IFLA_ADDRESS => link.address = value.try_into().ok(),
             IFLA_MTU => link.mtu = word(value, 0)?,
             IFLA_MASTER => link.master = word(value, 0),
             IFLA_LINKINFO => {
@@ -243,6 +250,7 @@ mod tests {
             .up()
             .name("xenbr0")
             .alias("vif3.0")
+            .address([2, 0, 0, 0, 0, 7])
             .mtu(1500)
             .bridge(3)
             .attribute(IFLA_LINKINFO | 0x8000, b"\x0b\x00\x01\x00bridge\x00\x00")
@@ -254,6 +262,7 @@ mod tests {
             index: 7,
             name: "xenbr0".to_owned(),
             alias: Some("vif3.0".to_owned()),
+            address: Some([2, 0, 0, 0, 0, 7]),
             up: true,
             mtu: 1500,
             master: Some(3),

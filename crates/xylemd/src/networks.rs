@@ -15,6 +15,8 @@ use crate::host::{refusal, refused};
 
 /// Timeout for an interface to appear.
 const LINK_WAIT: Duration = Duration::from_secs(10);
+/// The MAC address of the host's ends: the highest that there is, as Xen's scripts and netback have it.
+const OF_NO_BRIDGE: [u8; 6] = [0xfe, 0xff, 0xff, 0xff, 0xff, 0xff];
 /// Where Debian and others have it.
 const NFT: [&str; 2] = ["/usr/sbin/nft", "/sbin/nft"];
 const NFT_SECONDS: u64 = 30;
@@ -50,13 +52,18 @@ impl Networks for LinuxNetworks {
         let there = self.links.find(name).map_err(told)?;
         // An interface renamed before has its original name as alias.
         let is_renamed = |it: &xen_linux::Link| it.alias.as_deref() == Some(&link.name);
-        if there.as_ref().is_some_and(is_renamed) {
-            return Ok(());
+        let mut found = there.filter(is_renamed);
+        if found.is_none() {
+            // netback sets InitWait shortly before it has created its interface.
+            found = Some(self.links.wait_for(&link.name, LINK_WAIT).map_err(told)?);
+            if *name != link.name {
+                self.links.rename(&link.name, name).map_err(told)?;
+            }
         }
-        // netback sets InitWait shortly before it has created its interface.
-        self.links.wait_for(&link.name, LINK_WAIT).map_err(told)?;
-        if *name != link.name {
-            self.links.rename(&link.name, name).map_err(told)?;
+        // That of QEMU's interfaces is random, and a bridge takes the lowest of its ports for its own, with all the host's
+        // addresses on it.
+        if found.is_some_and(|it| it.address != Some(OF_NO_BRIDGE)) {
+            self.links.set_mac(name, OF_NO_BRIDGE).map_err(told)?;
         }
         Ok(())
     }
