@@ -225,12 +225,15 @@ fn script_info(device: DeviceRef, way: Way) -> StepInfo {
 }
 
 fn network_info(devid: u32, way: Way) -> StepInfo {
-    let (text, undo, if_failed) = match way {
+    let (text, track, undo, if_failed) = match way {
         Way::Connect => {
             let undo = DeviceStep::JoinNetwork(devid, Way::Disconnect);
-            ("connect {} to its network", Some(undo.into()), IfFailed::Fail)
+            ("connect {} to its network", Track::Connect, Some(undo.into()), IfFailed::Fail)
         }
-        Way::Disconnect => ("disconnect {} from its network", None, IfFailed::FailUnlessItGoesOn),
+        Way::Disconnect => {
+            let text = "disconnect {} from its network";
+            (text, Track::Disconnect, None, IfFailed::FailUnlessItGoesOn)
+        }
     };
     StepInfo {
         stage: "join networks",
@@ -239,7 +242,8 @@ fn network_info(devid: u32, way: Way) -> StepInfo {
         undo,
         if_failed,
         if_cancelled: IfCancelled::Finish,
-        permit: Some(Permit::SHORT.with_backend()),
+        // A switch that does not answer may take as long as a script.
+        permit: Some(Permit::script(track)),
     }
 }
 
@@ -619,7 +623,7 @@ impl DeviceWork {
             Self::CheckBridge { .. } => info("check-bridge", Change, None),
             Self::FindBackend { .. } => info("find-backend", Change, None),
             Self::JoinBridge { .. } => info("join-bridge", Change, None),
-            Self::JoinNetwork { domain, .. } => info("join-network", Change, Some(*domain)),
+            Self::JoinNetwork { domain, .. } => info("join-network", Script, Some(*domain)),
             Self::RunScript { domain, .. } => info("run-script", Script, Some(*domain)),
             Self::CloseAll { domain, .. } => info("close-devices", Destroy, Some(*domain)),
             Self::Add { domain, .. } => info("add-device", Change, Some(*domain)),
