@@ -217,7 +217,8 @@ pub(crate) const GUEST_SPARE_MODULES: &[&str] =
     &["9p", "9pnet_xen", "xen-pcifront", "virtio_pci", "virtio-rng", "button", "evdev"];
 
 /// Dependencies that the modules do not name, because they go through a kernel interface.
-pub(crate) const MODULE_DEPENDENCIES: &[(&str, &str)] = &[("ext4", "crc32c_generic")];
+pub(crate) const MODULE_DEPENDENCIES: &[(&str, &str)] =
+    &[("ext4", "crc32c_generic"), ("libcrc32c", "crc32c_generic")];
 
 /// What the guests' disk says about itself in `/hello.txt`.
 pub(crate) const DISK_TEXT: &str = "hello from the xylem lab disk";
