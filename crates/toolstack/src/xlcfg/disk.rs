@@ -119,7 +119,7 @@ impl<'a> Spec<'a> {
                 )?;
                 set("backendtype", &mut self.backend, value)
             }
-            "specification" => check(key, value, &["xen"], "not supported yet"),
+            "specification" => check(key, value, &["xen"], "domain 0 has no backend for it"),
             "grant_usage" => check(key, value, &["1"], "a xen disk always uses grants"),
             "backend" => {
                 let named = vif::backend(value);
@@ -151,7 +151,7 @@ impl<'a> Spec<'a> {
             "untrusted" => self.is_untrusted = true,
             "discard" => self.no_discard = false,
             "no-discard" => self.no_discard = true,
-            "colo" => return Err(format!("{word} is not supported yet")),
+            "colo" => return Err(format!("{word}: COLO is not supported")),
             "no-colo" => {}
             _ if self.target.is_none() => self.target = Some(word),
             _ if self.format.is_none() && !self.has_prefix => match word.rsplit_once(':') {

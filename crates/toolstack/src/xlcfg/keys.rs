@@ -203,7 +203,10 @@ const KEYS: &[(&str, Treatment)] = &[
     ("vncpasswd", Read),
     ("vncunused", Read),
     ("vncviewer", Ignored),
-    ("vnuma", never(NONE, "not supported yet; xl has it for HVM domains only")),
+    (
+        "vnuma",
+        never(NONE, "guests get no NUMA topology of their own; xl gives one to HVM domains only"),
+    ),
     ("vpmu", Read),
     ("vpt_align", Ignored),
     ("vsnd", never(NONE, NO_BACKEND)),

@@ -54,7 +54,10 @@ const VIF: &[(&str, &str)] = &[
     ),
     ("type", "read: `vif`, and for HVM `ioemu`"),
     ("vifname", "read"),
-    ("vlan", "refused"),
+    (
+        "vlan",
+        "refused: Xen's scripts for Linux do nothing with it; see Open vSwitch in [networking](networking.md)",
+    ),
     ("`trusted`, `untrusted`", "read"),
 ];
 

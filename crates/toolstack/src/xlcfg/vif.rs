@@ -189,7 +189,11 @@ fn read_parameter(vif: &mut VifConfig, key: &str, value: &str) -> Result<(), Str
             "1" => vif.antispoof = true,
             _ => return refuse("expected 0 or 1"),
         },
-        "vlan" => return refuse("not supported yet"),
+        "vlan" => {
+            return refuse(
+                "Xen's scripts for Linux do nothing with it; a bridge of Open vSwitch has bridge=NAME.VLAN",
+            );
+        }
         _ => {
             return Err(match nearest(key, PARAMETERS.iter().copied()) {
                 Some(name) => format!("{}: unknown parameter; did you mean {name}?", shown(key)),

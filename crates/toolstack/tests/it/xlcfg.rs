@@ -330,7 +330,10 @@ fn a_meaning_that_would_be_lost_is_refused() {
         let text = format!("name='g'\nkernel='/k'\nmemory=64\n{more}\n");
         check_error(&text, &[], &format!("guest.cfg:4: {expected}"));
     };
-    check("vnuma = [ ['pnode=0'] ]", "vnuma: not supported yet; xl has it for HVM domains only");
+    check(
+        "vnuma = [ ['pnode=0'] ]",
+        "vnuma: guests get no NUMA topology of their own; xl gives one to HVM domains only",
+    );
     check("cpus = '0-3,x'", "cpus: \"0-3,x\" is no list of CPUs: \"x\" is no number and no range");
     check("type = 'pvh'; acpi = 0", "acpi: PVH domains always have ACPI");
     check(
