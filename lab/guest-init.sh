@@ -105,15 +105,22 @@ answered() {
     if ping -c 3 -W 2 -I "$1" 10.0.0.1 >/dev/null; then echo answered; else echo unanswered; fi
 }
 
+# address_of_eth0 MAC: an interface that is up keeps its own.
+address_of_eth0() {
+    ip link set dev eth0 down
+    ip link set dev eth0 address "$1"
+    ip link set dev eth0 up
+}
+
 # spoof OWN OTHER
 spoof() {
     mac=$(cat /sys/class/net/eth0/address)
     ip addr add "$2/24" dev eth0
     say "spoof_ip=$(answered "$2")"
     ip addr del "$2/24" dev eth0
-    ip link set dev eth0 address 00:16:3e:66:66:66
+    address_of_eth0 00:16:3e:66:66:66
     say "spoof_mac=$(answered "$1")"
-    ip link set dev eth0 address "$mac"
+    address_of_eth0 "$mac"
     say "own=$(answered "$1")"
 }
 
