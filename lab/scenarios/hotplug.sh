@@ -58,8 +58,10 @@ END
 check "it was told what libxl tells" diff /tmp/told.expected /tmp/told
 
 echo "== scripts that fail"
-unikernel_cfg failing "type = 'pv'" "vif = ['script=vif-openvswitch']"
-check "Xen's own says why" refused_with 'vif-openvswitch online failed with status 1: Unable to find ovs-vsctl tool' xy create -q /tmp/failing.cfg
+# Under its own name it would not be run.
+cp $scripts/vif-openvswitch $scripts/vif-copy
+unikernel_cfg failing "type = 'pv'" "vif = ['script=vif-copy']"
+check "Xen's own says why" refused_with 'vif-copy online failed with status 1: Unable to find ovs-vsctl tool' xy create -q /tmp/failing.cfg
 script vif-rude <<'END'
 #!/bin/sh
 echo "no such switch" >&2
