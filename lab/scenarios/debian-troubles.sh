@@ -6,14 +6,19 @@ uuid() { xy vm-list | awk -v name="$1" '$1 == name { print $2 }'; }
 hello() { wait_for "[ \$(grep -c 'XYLEM-UNIKERNEL: hello' $(console_log "$1")) -ge $2 ]" 120; }
 all_run() { for name in "$@"; do runs "$name" || return 1; done; }
 
-# fill FOLDER: to the last block.
+# fill FOLDER: to the last block. Others come and go there meanwhile, and a file system gives back what it had set aside.
 fill() {
-    free=$(df --output=avail -B 1 "$1" | tail -n 1)
-    fallocate -l "$free" "$1/filler"
-    dd if=/dev/zero of="$1/filler.more" bs=4096 2>/dev/null
-    [ "$(df --output=avail -B 1 "$1" | tail -n 1)" = 0 ]
+    for fill_try in $(seq 100); do
+        dd if=/dev/zero bs=64K of="$1/filler.$fill_try" 2>/dev/null
+        dd if=/dev/zero bs=4096 of="$1/filler.more.$fill_try" 2>/dev/null
+        sync -f "$1"
+        sleep 0.3
+        [ "$(df --output=avail -B 1 "$1" | tail -n 1)" != 0 ] || return 0
+    done
+    df "$1"
+    return 1
 }
-empty() { rm -f "$1/filler" "$1/filler.more"; }
+empty() { rm -f "$1"/filler.*; }
 
 # another_works: a VM can be made, answers and ends.
 another_works() {
