@@ -205,8 +205,12 @@ fn stage(release: &Release, built: &Path, staging: &Path) -> Result<()> {
         let path = staging.join(package).join(format!("usr/share/man/man8/{program}.8"));
         put(&path, page.as_bytes(), 0o644)?;
     }
-    let auto = fs::read(workspace().join("dist/auto-start"))?;
-    put(&staging.join("xylem/usr/libexec/xylem/auto-start"), &auto, 0o755)?;
+    for (script, path) in [
+        ("auto-start", "xylem/usr/libexec/xylem/auto-start"),
+        ("reconnect-consoled", "xylem-xenstored/usr/libexec/xylem-xenstored/reconnect-consoled"),
+    ] {
+        put(&staging.join(path), &fs::read(workspace().join("dist").join(script))?, 0o755)?;
+    }
     let notices = notices::of_programs(&PROGRAMS.map(|(package, ..)| package), &release.version)?;
     for package in ["xylem", "xylem-xenstored"] {
         let folder = staging.join(package).join("usr/share/doc").join(package);
