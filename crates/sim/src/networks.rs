@@ -2,8 +2,8 @@
 //!
 //! Routes go with their interface; rows of the database and filters stay until somebody removes them.
 
+use core::net::Ipv4Addr;
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::Ipv4Addr;
 
 use serde_json::{Value, json};
 use storage::HostError;
@@ -193,6 +193,9 @@ impl Networks for SimOs {
     }
 
     fn ovsdb(&mut self, request: &str) -> Result<String, HostError> {
+        if self.get().networks.switch.is_none() {
+            return Err(HostError::Missing);
+        }
         self.act()?;
         let mut os = self.get_mut();
         let switch = os.networks.switch.as_mut().ok_or(HostError::Missing)?;
@@ -221,6 +224,10 @@ impl Switch {
             ("select", "Bridge") => {
                 let found = self.bridges.contains_key(&word(wanted));
                 json!({ "rows": if found { vec![json!({ "_uuid": ["uuid", "b"] })] } else { vec![] } })
+            }
+            ("select", "Port") if condition[0] == "other_config" => {
+                let row = |(id, (port, _)): (&String, &(Value, Value))| json!({ "_uuid": ["uuid", id], "external_ids": port["external_ids"] });
+                json!({ "rows": self.ports.iter().map(row).collect::<Vec<_>>() })
             }
             ("select", "Port") => {
                 let ports = self.ports.iter().filter(|(_, (port, _))| port["name"] == *wanted);

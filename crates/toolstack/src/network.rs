@@ -8,7 +8,7 @@ mod connect;
 mod filter;
 mod ovsdb;
 
-use std::net::{IpAddr, Ipv4Addr};
+use core::net::{IpAddr, Ipv4Addr};
 
 use storage::HostError;
 use xen::{DomId, Uuid};
@@ -16,7 +16,7 @@ use xen::{DomId, Uuid};
 pub use address::Prefix;
 pub use filter::{Filter, FilterChange};
 
-pub(crate) use connect::{check, connect, disconnect};
+pub(crate) use connect::{check, connect, disconnect, forget_dead};
 
 use crate::config::{Mac, VifConfig, VmConfig};
 use crate::device_model;
@@ -230,6 +230,7 @@ pub(crate) fn problem(vif: &VifConfig) -> Result<(), String> {
 pub struct PortOwner {
     pub vm: String,
     pub uuid: Uuid,
+    pub domid: DomId,
     pub mac: Mac,
 }
 
@@ -287,7 +288,7 @@ pub(crate) fn connections(
             metric: if index == 0 { METRIC } else { METRIC_EMULATED },
             mtu: vif.mtu,
             filter: vif.antispoof.then_some(filter),
-            owner: PortOwner { vm: config.name.clone(), uuid, mac },
+            owner: PortOwner { vm: config.name.clone(), uuid, domid, mac },
             link,
         }
     };

@@ -1,7 +1,7 @@
 //! Addresses and networks.
 
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::fmt;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
 /// An address, or those of a network.

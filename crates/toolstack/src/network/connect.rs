@@ -1,8 +1,9 @@
 //! Connecting, and the opposite: what is done in which order.
 
-use std::net::{IpAddr, Ipv4Addr};
+use core::net::{IpAddr, Ipv4Addr};
 
 use storage::HostError;
+use xen::{DomId, Uuid};
 
 use super::{Connection, FilterChange, LinkUse, Network, Prefix, nat_gateway, ovsdb};
 use crate::host::Host;
@@ -122,6 +123,22 @@ pub(crate) fn disconnect(host: &mut impl Host, connection: &Connection) -> Resul
         done = done.and(host.networks().filter(&FilterChange::Remove(filter.chain.clone())));
     }
     done
+}
+
+/// Removes the ports of domains that do not live: a switch keeps them over the end of its host.
+pub(crate) fn forget_dead(
+    host: &mut impl Host,
+    lives: impl Fn(DomId, Uuid) -> bool,
+) -> Result<(), HostError> {
+    let answer = match host.networks().ovsdb(&ovsdb::look_for_ours()) {
+        Err(HostError::Missing) => return Ok(()),
+        answer => answer?,
+    };
+    let dead = ovsdb::dead(&answer, lives)?;
+    if !dead.has_port() {
+        return Ok(());
+    }
+    host.networks().ovsdb(&ovsdb::remove(&dead)).and_then(|it| ovsdb::number(&it)).map(drop)
 }
 
 /// The switch takes note when it does: nobody waits for it.

@@ -3,8 +3,8 @@
 //! A guest's packets are looked at as they leave netback or QEMU, before any bridge, switch or route sees them. So it is the
 //! same for all networks. Source: nft(8).
 
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::fmt::Write as _;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::Prefix;
 use crate::config::Mac;

@@ -7,9 +7,13 @@
 use serde_json::{Value, json};
 use storage::HostError;
 
+use xen::{DomId, Uuid};
+
 use super::{PortOwner, SwitchPort};
 
 const DATABASE: &str = "Open_vSwitch";
+/// An external ID of our ports: the domain and its VM.
+const OWNER: &str = "xylem-domain";
 
 /// A request with these operations, which are one transaction.
 fn transact(operations: &[Value]) -> String {
@@ -103,6 +107,7 @@ pub(super) fn add(seen: &Seen, port: &SwitchPort, name: &str, owner: &PortOwner)
     let config = json!(["map", [["transient", "true"]]]);
     let mut row = json!({
         "name": name, "interfaces": ["named-uuid", "interface"], "other_config": config,
+        "external_ids": ["map", [[OWNER, format!("{}/{}", owner.domid, owner.uuid)]]],
     });
     if let Some(tag) = port.tag {
         row["tag"] = json!(tag);
@@ -134,6 +139,30 @@ pub(super) fn add(seen: &Seen, port: &SwitchPort, name: &str, owner: &PortOwner)
     ]);
     operations.extend(notice());
     transact(&operations)
+}
+
+/// Asks for all ports of ours.
+pub(super) fn look_for_ours() -> String {
+    let transient = json!(["other_config", "includes", ["map", [["transient", "true"]]]]);
+    transact(&[json!({
+        "op": "select", "table": "Port", "where": [transient], "columns": ["_uuid", "external_ids"],
+    })])
+}
+
+/// Those of them whose domain does not live.
+pub(super) fn dead(answer: &str, lives: impl Fn(DomId, Uuid) -> bool) -> Result<Seen, HostError> {
+    let is_dead = |row: &Value| {
+        let ids = row.get("external_ids").and_then(|it| it.get(1)).and_then(Value::as_array);
+        let owner =
+            ids.into_iter().flatten().find(|pair| pair.get(0).is_some_and(|it| it == OWNER));
+        let owner = owner.and_then(|pair| pair.get(1)?.as_str()?.split_once('/'));
+        let owner = owner.and_then(|(domid, uuid)| Some((domid.parse().ok()?, uuid.parse().ok()?)));
+        owner.is_some_and(|(domid, uuid)| !lives(DomId(domid), uuid))
+    };
+    let rows = rows(&results(answer)?, 0);
+    let ports =
+        rows.into_iter().filter(is_dead).filter_map(|mut row| Some(row.get_mut("_uuid")?.take()));
+    Ok(Seen { has_bridge: true, ports: ports.collect() })
 }
 
 /// Removes what was found.
@@ -187,7 +216,8 @@ mod tests {
         assert!(found.has_bridge && found.has_port());
         let owner = PortOwner {
             vm: "a\"b".to_owned(),
-            uuid: xen::Uuid([7; 16]),
+            uuid: Uuid([7; 16]),
+            domid: DomId(7),
             mac: "00:16:3e:00:00:01".parse().unwrap(),
         };
         let port = SwitchPort { bridge: "ovs0".to_owned(), tag: Some(10), trunks: vec![20, 30] };
@@ -201,12 +231,33 @@ mod tests {
             json!({
                 "name": "vif7.0", "interfaces": ["named-uuid", "interface"], "tag": 10,
                 "trunks": ["set", [20, 30]], "other_config": ["map", [["transient", "true"]]],
+                "external_ids": ["map", [["xylem-domain", "7/07070707-0707-0707-0707-070707070707"]]],
             })
         );
         assert_eq!(
             operations[5]["mutations"],
             json!([["ports", "insert", ["named-uuid", "port"]]])
         );
+    }
+
+    #[test]
+    fn ports_of_dead_domains_are_found_and_those_of_others_are_not_ours() {
+        let row = |id: &str, owner: &str| {
+            format!(
+                r#"{{"_uuid":["uuid","{id}"],"external_ids":["map",[["xylem-domain","{owner}"]]]}}"#
+            )
+        };
+        let uuid = Uuid([7; 16]);
+        let rows = [
+            row("lives", &format!("7/{uuid}")),
+            row("dead", &format!("8/{uuid}")),
+            row("odd", "seven"),
+            r#"{"_uuid":["uuid","another"],"external_ids":["map",[]]}"#.to_owned(),
+        ];
+        let answer =
+            format!(r#"{{"id":1,"error":null,"result":[{{"rows":[{}]}}]}}"#, rows.join(","));
+        let found = dead(&answer, |domid, of| domid == DomId(7) && of == uuid).unwrap();
+        assert_eq!(found.ports, [json!(["uuid", "dead"])]);
     }
 
     #[test]

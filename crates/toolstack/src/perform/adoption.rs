@@ -13,6 +13,7 @@ use crate::device_model::OwnModel;
 use crate::foreign::{ForeignLoop, ForeignReading};
 use crate::host::Host;
 use crate::layout::{Nodes, Removal};
+use crate::network;
 use crate::userdata::Userdata;
 use crate::work::{
     Failure, IdentityCheck, LOOP_TAG_PREFIX, LeftFiles, Output, OwnLoop, Record, Survey, WorkClass,
@@ -136,12 +137,18 @@ fn recorded(record: &Record) -> Option<(Uuid, VmConfig)> {
     Some((record.uuid, xlcfg::parse(source).ok()?))
 }
 
+fn lives(survey: &Survey, domid: DomId, uuid: Uuid) -> bool {
+    survey.domains.iter().any(|info| info.domid == domid && info.handle == uuid)
+}
+
 impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
     fn observe(&mut self) -> Result<Output, Failure> {
         // Before the domains, of which others may make more.
         let kept = self.host.userdata().unwrap_or_default();
         let survey = self.survey(&BTreeMap::new())?;
         self.drop_userdata(kept, &survey);
+        // Nobody waits for it: a port without an interface carries nothing.
+        let _left = network::forget_dead(&mut self.host, |domid, uuid| lives(&survey, domid, uuid));
         let records = store::records(&mut self.store)?;
         let unique_ids = self.unique_ids(&survey, &records)?;
         let loops = self.attached(&records)?;
@@ -156,10 +163,8 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
 
     /// What a host that lost its power has of domains that are no more.
     fn drop_userdata(&mut self, kept: Vec<(DomId, Uuid)>, survey: &Survey) {
-        let lives = |(domid, uuid): &(DomId, Uuid)| {
-            survey.domains.iter().any(|info| info.domid == *domid && info.handle == *uuid)
-        };
-        for (domid, uuid) in kept.into_iter().filter(|it| !lives(it)) {
+        for (domid, uuid) in kept.into_iter().filter(|(domid, uuid)| !lives(survey, *domid, *uuid))
+        {
             let _reported = self.host.remove_userdata(domid, uuid);
         }
     }
