@@ -70,6 +70,12 @@ ours() {
     check "systemd starts it again" wait_for 'xenstore-read /local/domain/0/name' 120
     check "once" test "$(restart_count xenstored)" = 1
     check "with all guests" sh -c 'xl list web && xl list classic && xy list web'
+    # xenconsoled is started anew then.
+    unikernel_cfg later "vif = ['bridge=xenbr0']"
+    check "a VM is made" xy create -q /tmp/later.cfg
+    check "it has a console" console_wait later 'vif 0 connected' 120
+    check "it ends" xy destroy later
+    check "nothing is left of it" sh -c '! xl list | grep -F "(null)"'
 
     before=$(store_pid)
     check "the packages are installed anew" apt-get install -y --reinstall /lab/packages/*.deb
