@@ -7,6 +7,7 @@ use toolstack::plan::Unplug;
 use toolstack::{Device, Reply, Request, ShutdownRequest, VmState, xlcfg};
 use xenstore::client::{Batch, Nodes as _};
 
+use crate::faults::killed_at;
 use crate::support::{Lab, linux};
 
 const SCRIPT: &str = "/etc/xen/scripts/wire";
@@ -169,17 +170,8 @@ fn an_interface_with_a_script_comes_and_goes_while_the_guest_runs() {
 fn whenever_the_daemon_is_killed_in_a_start_a_script_is_not_run_twice_and_nothing_is_left() {
     for k in 1.. {
         let mut lab = lab(ScriptFate::Works);
-        lab.host.machine().get_mut().faults_mut().kill_toolstack(k);
         let request = lab.create_request(&vm("one"));
-        let until = lab.until();
-        let mut alive = lab.daemon.request(request).is_ok();
-        while alive && lab.daemon.step(until).unwrap_or(false) {
-            alive = !lab.host.machine().get().faults().is_toolstack_dead();
-        }
-        let killed = lab.host.machine().get().faults().is_toolstack_dead();
-        lab.host.machine().get_mut().faults_mut().revive_toolstack();
-        lab.daemon = Daemon::start(&lab.host).unwrap();
-        lab.settle();
+        let killed = killed_at(&mut lab, k, request);
         // A second run without an end of the first would have failed.
         let runs = lab.state("one") == VmState::Running;
         assert_eq!(connected(&lab).len(), usize::from(runs), "killed at {k}");

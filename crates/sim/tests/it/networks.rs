@@ -5,6 +5,7 @@ use toolstack::layout::{DeviceKind, DeviceRef};
 use toolstack::plan::Unplug;
 use toolstack::{Device, Reply, Request, ShutdownRequest, VmState, xlcfg};
 
+use crate::faults::killed_at;
 use crate::support::{Lab, linux};
 
 const MAC: &str = "00:16:3e:00:00:07";
@@ -95,17 +96,8 @@ fn whenever_the_daemon_is_killed_in_a_start_no_network_is_left() {
     for (vif, lines) in cases() {
         for k in 1.. {
             let mut lab = lab();
-            lab.host.machine().get_mut().faults_mut().kill_toolstack(k);
             let request = lab.create_request(&vm("one", vif));
-            let until = lab.until();
-            let mut alive = lab.daemon.request(request).is_ok();
-            while alive && lab.daemon.step(until).unwrap_or(false) {
-                alive = !lab.host.machine().get().faults().is_toolstack_dead();
-            }
-            let killed = lab.host.machine().get().faults().is_toolstack_dead();
-            lab.host.machine().get_mut().faults_mut().revive_toolstack();
-            lab.daemon = Daemon::start(&lab.host).unwrap();
-            lab.settle();
+            let killed = killed_at(&mut lab, k, request);
             let runs = lab.state("one") == VmState::Running;
             let count = if runs { lines.len() } else { 0 };
             let found = lab.host.os().networks();
@@ -149,6 +141,12 @@ fn an_interface_comes_and_goes_with_its_network_while_the_guest_runs() {
     }
 }
 
+fn assert_refused(lab: &mut Lab, vif: &str, told: &str) {
+    let message = lab.create(&vm("one", vif)).unwrap_err();
+    assert_eq!(message, format!("vm.cfg:9: vif[0]: {told}"));
+    lab.assert_nothing_left();
+}
+
 #[test]
 fn what_this_host_lacks_is_told_before_anything_is_made() {
     let mut bare = Lab::new(HostConfig { seed: 1, ..HostConfig::default() });
@@ -164,9 +162,7 @@ fn what_this_host_lacks_is_told_before_anything_is_made() {
             "the program nft is not on this host; on Debian, `apt install nftables`",
         ),
     ] {
-        let message = bare.create(&vm("one", vif)).unwrap_err();
-        assert_eq!(message, format!("vm.cfg:9: vif[0]: {told}"));
-        bare.assert_nothing_left();
+        assert_refused(&mut bare, vif, told);
     }
     let mut lab = lab();
     for (vif, told) in [
@@ -183,9 +179,7 @@ fn what_this_host_lacks_is_told_before_anything_is_made() {
             "no bridge named br9 on this host; `ip link add br9 type bridge` makes one",
         ),
     ] {
-        let message = lab.create(&vm("one", vif)).unwrap_err();
-        assert_eq!(message, format!("vm.cfg:9: vif[0]: {told}"));
-        lab.assert_nothing_left();
+        assert_refused(&mut lab, vif, told);
     }
 }
 

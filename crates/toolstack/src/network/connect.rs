@@ -138,24 +138,23 @@ pub(crate) fn forget_dead(
     host: &mut impl Host,
     lives: impl Fn(DomId, Uuid) -> bool,
 ) -> Result<(), HostError> {
-    let answer = match host.networks().ovsdb(&ovsdb::look_for_ours()) {
-        Err(HostError::Missing) => return Ok(()),
-        answer => answer?,
-    };
-    let dead = ovsdb::dead(&answer, lives)?;
-    if !dead.has_port() {
-        return Ok(());
-    }
-    host.networks().ovsdb(&ovsdb::remove(&dead)).and_then(|it| ovsdb::number(&it)).map(drop)
+    remove_ports(host, &ovsdb::look_for_ours(), |answer| ovsdb::dead(answer, lives))
 }
 
-/// The switch takes note when it does: nobody waits for it.
 fn remove_port(host: &mut impl Host, bridge: &str, name: &str) -> Result<(), HostError> {
-    let found = host.networks().ovsdb(&ovsdb::look(bridge, name));
-    let seen = match found {
+    remove_ports(host, &ovsdb::look(bridge, name), ovsdb::seen)
+}
+
+/// Removes what is found by this question. The switch takes note when it does: nobody waits for it.
+fn remove_ports(
+    host: &mut impl Host,
+    question: &str,
+    found: impl FnOnce(&str) -> Result<ovsdb::Seen, HostError>,
+) -> Result<(), HostError> {
+    let seen = match host.networks().ovsdb(question) {
         // A switch that does not run has nothing connected, and forgets what it cannot find.
         Err(HostError::Missing) => return Ok(()),
-        found => ovsdb::seen(&found?)?,
+        answer => found(&answer?)?,
     };
     if !seen.has_port() {
         return Ok(());

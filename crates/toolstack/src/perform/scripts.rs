@@ -7,7 +7,7 @@ use xenstore::client::Transport;
 use super::{Performer, failure, store};
 use crate::host::Host;
 use crate::hotplug::{self, Mark, ScriptEnd, ScriptRun, Scripts, Way};
-use crate::layout::{self, DeviceKind, DeviceRef};
+use crate::layout::{DeviceKind, DeviceRef};
 use crate::network::{self, Connection};
 use crate::work::{Failure, Output};
 
@@ -101,16 +101,15 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
                     all.map(|it| network::disconnect(&mut by.host, it).map_err(|e| told(it, e)));
                 return ends.collect::<Vec<_>>().into_iter().collect();
             }
-            let mut mtu = None;
+            let (mut told_mtu, mut found) = (None, None);
             for connection in all {
                 let connected = network::connect(&mut by.host, connection);
-                let found = connected.map_err(|error| told(connection, error))?;
-                // The guest was told of another.
-                mtu = Some(found).filter(|it| *it != connection.mtu.unwrap_or(layout::VIF_MTU));
+                found = Some(connected.map_err(|error| told(connection, error))?);
+                told_mtu = connection.mtu;
             }
             let ends = device.in_domain_0(domid);
             let (frontend, backend) = (device.frontend(domid), ends.backend_path());
-            Ok(store::connect_vif(&mut by.store, &frontend, &backend, mtu)?)
+            Ok(store::connect_vif(&mut by.store, &frontend, &backend, told_mtu, found)?)
         })?;
         Ok(Output::Done)
     }

@@ -69,10 +69,12 @@ pub(crate) fn connect_vif<T: Transport>(
     store: &mut Client<T>,
     frontend: &str,
     backend: &str,
-    mtu: Option<u32>,
+    told: Option<u32>,
+    found: Option<u32>,
 ) -> Result<(), ClientError> {
+    let other = found.filter(|_| found != told.or(Some(crate::layout::VIF_MTU)));
     // The frontend waits for its backend, which waits for the node below.
-    if let Some(bytes) = mtu {
+    if let Some(bytes) = other {
         write_one(store, &format!("{frontend}/mtu"), &bytes.to_string())?;
     }
     write_one(store, &format!("{backend}/hotplug-status"), "connected")

@@ -757,8 +757,7 @@ impl DeviceWork {
             }
             Self::JoinBridge { bridge, links, mtu, frontend, backend } => {
                 let found = put_on_bridge(&mut by.host, &bridge, &links, mtu)?;
-                let other = found.filter(|_| found != mtu.or(Some(layout::VIF_MTU)));
-                Ok(store::connect_vif(&mut by.store, &frontend, &backend, other)?)
+                Ok(store::connect_vif(&mut by.store, &frontend, &backend, mtu, found)?)
             }
             _ => unreachable!("no other work is given here"),
         }
