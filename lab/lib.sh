@@ -32,10 +32,11 @@ check() {
 # refused_with PATTERN COMMAND...: it fails with one line that matches.
 refused_with() {
     lab_pattern=$1
+    lab_scratch=${lab_scratch:-/tmp}
     shift
-    "$@" >/tmp/refused.out 2>/tmp/refused.err && return 1
-    cat /tmp/refused.err
-    [ "$(wc -l </tmp/refused.err)" = 1 ] && grep -q -- "$lab_pattern" /tmp/refused.err
+    "$@" >"$lab_scratch/refused.out" 2>"$lab_scratch/refused.err" && return 1
+    cat "$lab_scratch/refused.err"
+    [ "$(wc -l <"$lab_scratch/refused.err")" = 1 ] && grep -q -- "$lab_pattern" "$lab_scratch/refused.err"
 }
 
 # wait_for COMMAND SECONDS: until the command (one shell string) succeeds.
