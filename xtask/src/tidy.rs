@@ -13,7 +13,8 @@ use serde::Deserialize;
 use lab::workspace;
 
 /// Crates that never touch the operating system.
-const PURE: [&str; 11] = [
+const PURE: [&str; 12] = [
+    "live",
     "disk-image",
     "xen",
     "xenstore",
@@ -28,7 +29,8 @@ const PURE: [&str; 11] = [
 ];
 
 /// Who may depend on which crates of the workspace. Dev-dependencies are free.
-const EDGES: [(&str, &[&str]); 27] = [
+const EDGES: [(&str, &[&str]); 28] = [
+    ("live", &[]),
     ("disk-image", &[]),
     ("xen", &[]),
     ("xenstore", &["xen"]),
@@ -36,9 +38,9 @@ const EDGES: [(&str, &[&str]); 27] = [
     ("storage", &[]),
     ("timeline", &[]),
     ("migrate", &["xen"]),
-    ("toolstack", &["migrate", "storage", "xen", "xen-build", "xenstore"]),
+    ("toolstack", &["live", "migrate", "storage", "xen", "xen-build", "xenstore"]),
     ("api", &[]),
-    ("service", &["api", "storage", "toolstack", "xen"]),
+    ("service", &["api", "live", "storage", "toolstack", "xen"]),
     ("sim", &["storage", "timeline", "toolstack", "xen", "xen-build", "xenstore"]),
     ("sim-trials", &["sim", "storage", "timeline", "toolstack", "xen", "xenstore"]),
     ("sim-pair", &["migrate", "sim", "storage", "toolstack", "xen", "xenstore"]),

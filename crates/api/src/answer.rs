@@ -8,6 +8,7 @@ use crate::activity::Activity;
 use crate::checkpoints::CheckpointRow;
 use crate::config::ListedConfig;
 use crate::host::{PciRow, PoolRow, Topology};
+use crate::objects::Objects;
 use crate::peers::{PeerCheck, PeerKey, PeerRow};
 use crate::psr::{PsrHardware, PsrSamples, PsrShares};
 use crate::request::is_unset;
@@ -121,6 +122,7 @@ pub enum Reply {
     PeerCheck(PeerCheck),
     StartedAll(StartedAll),
     Changes(StateChanges),
+    Objects(Objects),
     Operations(Operations),
     Trace(Trace),
     /// Lines for a reader.

@@ -12,6 +12,7 @@ pub mod client;
 mod config;
 mod host;
 mod moves;
+mod objects;
 mod peers;
 mod psr;
 mod request;
@@ -33,6 +34,9 @@ pub use checkpoints::{
 pub use config::{BuildInfo, CreateInfo, Disk, DomainConfig, Fields, ListedConfig, Nic};
 pub use host::{CpuRow, HostRequest, NodeRow, PciRequest, PciRow, PoolRow, Topology};
 pub use moves::{Arrival, Migrate, Pace, Reach, Runs, Speaks};
+pub use objects::{
+    DeviceObject, DomainObject, Object, ObjectChange, Objects, OperationObject, VmObject, VmSizes,
+};
 pub use peers::{PeerCheck, PeerKey, PeerRequest, PeerRow};
 pub use psr::{
     CachePart, PsrCache, PsrCmt, PsrCounter, PsrHardware, PsrLimits, PsrRequest, PsrSample,

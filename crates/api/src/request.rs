@@ -415,6 +415,19 @@ pub enum Request {
         #[serde(default)]
         wait: bool,
     },
+    /// Answered by [`Reply::Objects`](crate::Reply::Objects): what has changed since the cursor, or all without one,
+    /// a part at a time. If there is nothing and `wait` is set, the answer comes with the next change, after a moment
+    /// in which others are collected.
+    Objects {
+        /// Of the last answer. One that is too old, or another daemon's, starts again.
+        #[serde(default)]
+        cursor: Option<String>,
+        /// `vm`, `device`, `domain`, `operation`; empty means all.
+        #[serde(default)]
+        classes: Vec<String>,
+        #[serde(default)]
+        wait: bool,
+    },
     /// Answered by [`Reply::Done`](crate::Reply::Done) once the VM is in that state.
     WaitFor {
         target: Target,

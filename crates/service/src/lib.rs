@@ -11,6 +11,7 @@ mod devices;
 mod domains;
 mod host;
 mod moves;
+mod objects;
 mod pci;
 mod psr;
 mod render;
@@ -268,6 +269,7 @@ impl Service<'_> {
             | Request::Start { .. }
             | Request::StartAll) => self.defined(request),
             Request::Events { since, wait } => self.events(since, wait),
+            Request::Objects { cursor, classes, wait } => self.objects(cursor, &classes, wait),
             Request::WaitFor { target: it, state, timeout_s } => {
                 self.wait_for(&target(it), &state, timeout_s)
             }

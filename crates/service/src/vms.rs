@@ -90,7 +90,11 @@ impl Service<'_> {
     }
 
     /// Waits for a reply that may take for ever; `None` when the time is over.
-    fn wait(&self, request: Request, patience: Option<Duration>) -> Result<Option<Reply>, Failed> {
+    pub(crate) fn wait(
+        &self,
+        request: Request,
+        patience: Option<Duration>,
+    ) -> Result<Option<Reply>, Failed> {
         let ask = self.request(request, Progress::Unwanted);
         let reply = self.daemon.wait(ask, patience, self.door, &mut |_| Ok(()))?;
         reply.map(succeeded).transpose()

@@ -38,9 +38,10 @@ pub mod xen_host;
 pub mod xlcfg;
 
 pub use machine::{
-    Action, Asker, Begin, Boot, Census, ClientId, ConsoleKind, Copy, Created, Deed, DefinitionFile,
-    Device, DomainRow, Event, Fallback, Instant, Level, LogRecord, MediumChange, OpenStep,
-    PermitRequest, PlanOf, Progress, Reply, ReplyWhen, Request, ShutdownRequest, StartedAll,
-    StateChange, StateChanges, StepTime, Summary, Targets, Told, Toolstack, Trace, VmRow, VmState,
-    VmStatus, Wanted, WorkId,
+    Action, Asker, Begin, Boot, Census, Classes, ClientId, ConsoleKind, Copy, Created, Deed,
+    DefinitionFile, Device, DeviceObject, DeviceState, DomainRow, Event, Fallback, Instant, Level,
+    LogRecord, MediumChange, Object, ObjectChange, ObjectClass, ObjectKey, Objects, OpenStep,
+    OperationObject, PermitRequest, PlanOf, Progress, Reply, ReplyWhen, Request, ShutdownRequest,
+    StartedAll, StateChange, StateChanges, StepTime, Summary, Targets, Told, Toolstack, Trace,
+    VmObject, VmRow, VmState, VmStatus, Wanted, WorkId,
 };

@@ -29,6 +29,7 @@ mod farewells;
 mod host_shutdown;
 mod index;
 mod journal;
+mod live;
 mod lookup;
 mod messages;
 mod model;
@@ -79,9 +80,14 @@ pub use events::{StateChange, StateChanges, VmState, VmStatus};
 pub use explain::PlanOf;
 pub(crate) use facts::{Facts, Incarnation};
 use farewells::{Farewells, Listener};
-use index::{Definitions, Foreigners, Vms};
+use index::{Definitions, Foreigners, Operations, Vms};
 use journal::Journal;
 pub use journal::{Asker, Level, LogRecord};
+use live::Live;
+pub use live::{
+    Classes, DeviceObject, DeviceState, Object, ObjectChange, ObjectClass, ObjectKey, Objects,
+    OperationObject, VmObject,
+};
 use lookup::Lists;
 pub use lookup::Wanted;
 pub use messages::{
@@ -89,7 +95,7 @@ pub use messages::{
     ShutdownRequest, StepTime,
 };
 use moves::Moves;
-use operation::{Operation, Outcome};
+use operation::Outcome;
 use permits::Item;
 pub use permits::{Deed, PermitRequest};
 pub use progress::{OpenStep, Progress};
@@ -389,7 +395,7 @@ enum Polling {
 }
 
 /// A domain that is not ours.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Eq, PartialEq)]
 struct Foreign {
     handle: Uuid,
     name: Option<String>,
@@ -407,7 +413,7 @@ pub struct Census {
 #[derive(Debug)]
 pub struct Toolstack {
     vms: Vms,
-    operations: BTreeMap<OperationId, Operation>,
+    operations: Operations,
     works: BTreeMap<WorkId, (Purpose, Option<DomainRef>)>,
     users: DomainUsers,
     /// Devices that abandoned work still uses.
@@ -428,6 +434,7 @@ pub struct Toolstack {
     disowned: disown::Disowned,
     past: trace::Past,
     log: events::Log,
+    live: Live,
     moves: Moves,
     farewells: Farewells,
     /// Taken over by [`Event::Started`].
@@ -490,7 +497,7 @@ impl Toolstack {
         let (moves, farewells) = Moves::beginning(&begin.transfers);
         Self {
             vms: Vms::default(),
-            operations: BTreeMap::new(),
+            operations: Operations::default(),
             works: BTreeMap::new(),
             users: DomainUsers::default(),
             abandoned: BTreeSet::new(),
@@ -504,6 +511,7 @@ impl Toolstack {
             disowned: disown::Disowned::default(),
             past: trace::Past::default(),
             log: events::Log::after(begin.revision),
+            live: Live::after(begin.revision),
             moves,
             farewells,
             files: begin.definitions,
@@ -557,7 +565,7 @@ impl Toolstack {
         let asks = self.moves.due.first().map(|(at, _)| *at);
         let says = self.farewells.due.first().map(|(at, _)| *at);
         let restart = self.restarts.first().map(|(at, _)| *at);
-        [wait, restart, asks, says].into_iter().flatten().min()
+        [wait, restart, asks, says, self.live.due].into_iter().flatten().min()
     }
 
     /// Whether there is no operation and no work in progress.
@@ -613,6 +621,7 @@ impl Toolstack {
         while self.go_on_with_host_shutdowns(now, out) {
             self.translate_for_groups(out);
         }
+        self.note_objects(now, out);
         self.keep_journal(now, revision, out);
     }
 
@@ -756,15 +765,15 @@ impl Toolstack {
             if info.flags.dying() {
                 continue;
             }
-            let known = self.foreign.remove(&info.domid).filter(|f| f.handle == info.handle);
+            let known = self.foreign.get(&info.domid).filter(|f| f.handle == info.handle);
             let name = survey.names.get(&info.domid).cloned();
-            let name = name.or_else(|| known.and_then(|f| f.name));
+            let name = name.or_else(|| known.and_then(|f| f.name.clone()));
             // A domain without a name yet is read again.
             if name.is_some() {
                 foreign.insert(info.domid, Foreign { handle: info.handle, name });
             }
         }
-        self.foreign = foreign;
+        self.foreign.replace(foreign);
     }
 
     fn handle_survey(&mut self, now: Instant, survey: &Survey, out: &mut Vec<Action>) {

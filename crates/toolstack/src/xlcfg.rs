@@ -32,6 +32,7 @@ use std::fmt;
 
 pub use pci::pci_function;
 pub use pool::read_pool;
+pub use text::device_text;
 pub use vdev::{ParseVdevError, vdev_name};
 pub(crate) use vif::is_domain_0;
 pub(crate) use viridian::{

@@ -16,6 +16,7 @@ pub(crate) mod image;
 pub(crate) mod inside;
 mod lend;
 pub(crate) mod migrate;
+pub(crate) mod objects;
 pub(crate) mod pci;
 pub(crate) mod peer;
 pub(crate) mod plan;

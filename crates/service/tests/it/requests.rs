@@ -444,3 +444,68 @@ fn a_listed_config_has_the_fields_that_libxl_keeps() {
     keys.dedup();
     assert_eq!(keys.len(), all, "{text}");
 }
+
+#[test]
+fn objects_are_told_by_class_and_key_and_a_cursor_goes_on() {
+    let client = Client::new(13);
+    client.ask(Request::Create(linux("one"))).unwrap();
+    client.settle();
+    let read = |cursor: Option<String>, classes: &[&str]| {
+        let classes = classes.iter().map(ToString::to_string).collect();
+        match client.ask(Request::Objects { cursor, classes, wait: false }) {
+            Ok(Reply::Objects(objects)) => objects,
+            other => panic!("{other:?}"),
+        }
+    };
+    let lines = |objects: &api::Objects| -> String {
+        let line = |change: &api::ObjectChange| {
+            let mut json = serde_json::to_value(change).unwrap();
+            json.as_object_mut().unwrap().remove("revision");
+            if let Some(object) = json["object"].as_object_mut() {
+                object.retain(|key, _| !key.ends_with("_ns") && !key.ends_with("_ms"));
+            }
+            json.to_string() + "\n"
+        };
+        objects.changes.iter().map(line).collect()
+    };
+    let all = read(None, &[]);
+    assert!(all.is_last && all.starts_again);
+    expect![[r#"
+        {"class":"domain","key":"0","object":{"domid":0,"name":"Domain-0","uuid":"00000000-0000-0000-0000-000000000000"}}
+        {"class":"vm","key":"01010101-0101-0101-0101-010101010101","object":{"autostart":null,"config":{"kind":"pv","memory_max_mib":16,"memory_mib":16,"vcpus":1,"vcpus_max":1},"defined":false,"domid":1,"name":"one","state":"running","uuid":"01010101-0101-0101-0101-010101010101"}}
+        {"class":"device","key":"01010101-0101-0101-0101-010101010101/vbd/51744","object":{"config":"format=raw,vdev=xvdc,access=r,devtype=cdrom,target=/vm/cd.iso","devid":51744,"kind":"vbd","name":"xvdc","state":"attached","vm":"01010101-0101-0101-0101-010101010101"}}
+        {"class":"device","key":"01010101-0101-0101-0101-010101010101/vif/0","object":{"config":"devid=0,bridge=xenbr0","devid":0,"kind":"vif","state":"attached","vm":"01010101-0101-0101-0101-010101010101"}}
+        {"class":"operation","key":"1","object":{"done":12,"failure":null,"id":1,"steps":12,"uuid":"01010101-0101-0101-0101-010101010101","vm":"one","what":"start"}}
+    "#]]
+    .assert_eq(&lines(&all));
+    let none = read(Some(all.cursor.clone()), &[]);
+    assert_eq!((none.changes.len(), &none.cursor), (0, &all.cursor));
+    client.ask(Request::Pause { target: target("one") }).unwrap();
+    let paused = read(Some(all.cursor), &["vm"]);
+    assert!(!paused.starts_again);
+    expect![[r#"
+        {"class":"vm","key":"01010101-0101-0101-0101-010101010101","object":{"autostart":null,"config":{"kind":"pv","memory_max_mib":16,"memory_mib":16,"vcpus":1,"vcpus_max":1},"defined":false,"domid":1,"name":"one","state":"paused","uuid":"01010101-0101-0101-0101-010101010101"}}
+    "#]]
+    .assert_eq(&lines(&paused));
+    client.ask(Request::Destroy { target: target("one") }).unwrap();
+    expect![[r#"
+        {"class":"vm","key":"01010101-0101-0101-0101-010101010101","object":null}
+        {"class":"device","key":"01010101-0101-0101-0101-010101010101/vbd/51744","object":null}
+        {"class":"device","key":"01010101-0101-0101-0101-010101010101/vif/0","object":null}
+    "#]]
+    .assert_eq(&lines(&read(Some(paused.cursor), &["vm", "device"])));
+
+    let refused = |cursor: Option<&str>, classes: &[&str]| {
+        let classes = classes.iter().map(ToString::to_string).collect();
+        let cursor = cursor.map(ToOwned::to_owned);
+        client.ask(Request::Objects { cursor, classes, wait: false }).unwrap_err()
+    };
+    assert_eq!(
+        refused(Some("12"), &[]),
+        "\"12\" is no cursor: give one of an earlier answer, or none"
+    );
+    assert_eq!(
+        refused(None, &["vms"]),
+        "\"vms\" is no class of objects; there are vm, device, domain, operation"
+    );
+}

@@ -24,6 +24,7 @@ mod hypercalls;
 mod identity;
 mod journal;
 mod lifecycle;
+mod live;
 mod machine_keys;
 mod networks;
 mod next_config;

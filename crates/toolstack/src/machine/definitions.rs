@@ -167,6 +167,7 @@ impl Toolstack {
                 Err(why) => {
                     let message = format!("definition {name} is left aside: {why}");
                     out.push(Action::Note { message });
+                    name.parse().into_iter().for_each(|uuid| self.vms.marks.mark(uuid));
                     self.left_aside.insert(name, why);
                 }
             }
@@ -278,26 +279,37 @@ impl Toolstack {
 
     /// All VMs, defined or only running.
     pub(super) fn list_vms(&self, client: ClientId, out: &mut Vec<Action>) {
-        let mut configs: BTreeMap<Uuid, &Arc<VmConfig>> =
-            self.definitions.iter().map(|(uuid, it)| (*uuid, &it.config)).collect();
-        configs.extend(self.vms.iter().map(|(uuid, vm)| (*uuid, &vm.config)));
-        let row = |(uuid, config): (Uuid, &Arc<VmConfig>)| {
-            let definition = self.definitions.get(&uuid);
-            VmRow {
-                uuid: Some(uuid),
-                name: config.name.clone(),
-                state: self.state_of(uuid),
-                reason: String::new(),
-                domid: self.vms.get(&uuid).and_then(|vm| vm.facts.domid()),
-                defined: definition.is_some(),
-                autostart: definition.and_then(|it| it.autostart),
-            }
-        };
-        configs.retain(|uuid, _| !self.unread.contains_key(uuid));
-        let mut rows: Vec<VmRow> = configs.into_iter().map(row).collect();
+        let mut known: BTreeSet<Uuid> = self.definitions.iter().map(|(uuid, _)| *uuid).collect();
+        known.extend(self.vms.keys());
+        let mut rows: Vec<VmRow> =
+            known.into_iter().filter_map(|uuid| self.readable_row(uuid)).collect();
         rows.extend(self.stuck_rows());
         rows.sort_by(|one, other| one.name.cmp(&other.name));
         out.push(Action::Reply { client, reply: Reply::Vms(rows) });
+    }
+
+    /// A VM as it is listed.
+    pub(super) fn vm_row(&self, uuid: Uuid) -> Option<VmRow> {
+        self.readable_row(uuid).or_else(|| self.stuck_rows().find(|row| row.uuid == Some(uuid)))
+    }
+
+    /// The same of one whose record, if it has one, can be read.
+    fn readable_row(&self, uuid: Uuid) -> Option<VmRow> {
+        if self.unread.contains_key(&uuid) {
+            return None;
+        }
+        let definition = self.definitions.get(&uuid);
+        let vm = self.vms.get(&uuid);
+        let config = vm.map(|vm| &vm.config).or_else(|| definition.map(|it| &it.config))?;
+        Some(VmRow {
+            uuid: Some(uuid),
+            name: config.name.clone(),
+            state: self.state_of(uuid),
+            reason: String::new(),
+            domid: vm.and_then(|vm| vm.facts.domid()),
+            defined: definition.is_some(),
+            autostart: definition.and_then(|it| it.autostart),
+        })
     }
 
     /// VMs whose record or definition cannot be read.

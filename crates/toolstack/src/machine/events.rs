@@ -330,6 +330,8 @@ impl Toolstack {
             .or_else(|| self.definitions.get(&uuid).map(|it| it.config.name.clone()))
             .or_else(|| known.map(|status| status.name.clone()));
         let (Some(name), true) = (name, before != after) else { return };
+        self.vms.marks.mark(uuid);
+        self.live.all_devices.mark(uuid);
         let revision = self.log.revision + 1;
         let reason = reason.into();
         self.log.put(StateChange { revision, at: now, uuid, name, domid, before, after, reason });

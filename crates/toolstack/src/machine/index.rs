@@ -8,7 +8,9 @@ use std::sync::Arc;
 use xen::{DomId, Uuid};
 
 use super::definitions::Definition;
-use super::{Foreign, Vm};
+use super::live::Marks;
+use super::operation::Operation;
+use super::{Foreign, OperationId, Vm};
 use crate::config::VmConfig;
 use crate::device_model::Process;
 use crate::domains::DomainSet;
@@ -23,6 +25,10 @@ pub(super) struct Vms {
     by_model: BTreeMap<Process, Uuid>,
     /// All domids in `by_domid`.
     domains: DomainSet,
+    /// Those that may have changed.
+    pub(super) marks: Marks<Uuid>,
+    /// Those that have come or gone.
+    pub(super) whole: Marks<Uuid>,
 }
 
 impl Vms {
@@ -30,12 +36,16 @@ impl Vms {
         self.by_name.insert(&vm.config.name, uuid);
         self.by_uuid.insert(uuid, vm);
         self.index(uuid);
+        self.marks.mark(uuid);
+        self.whole.mark(uuid);
     }
 
     pub(super) fn remove(&mut self, uuid: &Uuid) -> Option<Vm> {
         if self.contains_key(uuid) {
             self.forget(*uuid);
         }
+        self.marks.mark(*uuid);
+        self.whole.mark(*uuid);
         let vm = self.by_uuid.remove(uuid)?;
         self.by_name.remove(&vm.config.name, *uuid);
         Some(vm)
@@ -44,6 +54,7 @@ impl Vms {
     /// Makes a change that may affect the VM's domain or device model.
     pub(super) fn change<T>(&mut self, uuid: Uuid, change: impl FnOnce(&mut Vm) -> T) -> T {
         self.forget(uuid);
+        self.marks.mark(uuid);
         let changed = change(self.by_uuid.get_mut(&uuid).expect("a known VM"));
         self.index(uuid);
         changed
@@ -51,6 +62,7 @@ impl Vms {
 
     /// Changes the VM's configuration, its name too.
     pub(super) fn reconfigure(&mut self, uuid: Uuid, change: impl FnOnce(&mut VmConfig)) {
+        self.marks.mark(uuid);
         let vm = self.by_uuid.get_mut(&uuid).expect("a known VM");
         self.by_name.remove(&vm.config.name, uuid);
         change(Arc::make_mut(&mut vm.config));
@@ -85,7 +97,9 @@ impl Vms {
 
     /// For changes of anything but name, domain and device model.
     pub(super) fn get_mut(&mut self, uuid: &Uuid) -> Option<&mut Vm> {
-        self.by_uuid.get_mut(uuid)
+        let vm = self.by_uuid.get_mut(uuid)?;
+        self.marks.mark(*uuid);
+        Some(vm)
     }
 
     pub(super) fn contains_key(&self, uuid: &Uuid) -> bool {
@@ -116,10 +130,6 @@ impl Vms {
     /// The domains of all VMs.
     pub(super) fn domains(&self) -> &DomainSet {
         &self.domains
-    }
-
-    pub(super) fn iter(&self) -> impl Iterator<Item = (&Uuid, &Vm)> {
-        self.by_uuid.iter()
     }
 
     pub(super) fn keys(&self) -> impl Iterator<Item = &Uuid> {
@@ -157,6 +167,8 @@ impl Index<&Uuid> for Vms {
 pub(super) struct Definitions {
     by_uuid: BTreeMap<Uuid, Definition>,
     by_name: Names,
+    /// Those that have come, changed or gone.
+    pub(super) marks: Marks<Uuid>,
 }
 
 impl Definitions {
@@ -164,12 +176,14 @@ impl Definitions {
         let before = self.remove(&uuid);
         self.by_name.insert(&definition.config.name, uuid);
         self.by_uuid.insert(uuid, definition);
+        self.marks.mark(uuid);
         before
     }
 
     pub(super) fn remove(&mut self, uuid: &Uuid) -> Option<Definition> {
         let before = self.by_uuid.remove(uuid)?;
         self.by_name.remove(&before.config.name, *uuid);
+        self.marks.mark(*uuid);
         Some(before)
     }
 
@@ -198,6 +212,60 @@ impl Index<&Uuid> for Definitions {
     }
 }
 
+/// The operations in progress.
+#[derive(Debug, Default)]
+pub(super) struct Operations {
+    by_id: BTreeMap<OperationId, Operation>,
+    /// Those that have begun, may have changed, or have ended.
+    pub(super) marks: Marks<OperationId>,
+}
+
+impl Operations {
+    pub(super) fn insert(&mut self, id: OperationId, operation: Operation) {
+        self.marks.mark(id);
+        self.by_id.insert(id, operation);
+    }
+
+    pub(super) fn remove(&mut self, id: &OperationId) -> Option<Operation> {
+        self.marks.mark(*id);
+        self.by_id.remove(id)
+    }
+
+    pub(super) fn get(&self, id: &OperationId) -> Option<&Operation> {
+        self.by_id.get(id)
+    }
+
+    pub(super) fn get_mut(&mut self, id: &OperationId) -> Option<&mut Operation> {
+        let operation = self.by_id.get_mut(id)?;
+        self.marks.mark(*id);
+        Some(operation)
+    }
+
+    pub(super) fn iter(&self) -> impl DoubleEndedIterator<Item = (&OperationId, &Operation)> {
+        self.by_id.iter()
+    }
+
+    pub(super) fn keys(&self) -> impl Iterator<Item = &OperationId> {
+        self.by_id.keys()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.by_id.len()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.by_id.is_empty()
+    }
+}
+
+impl Index<&OperationId> for Operations {
+    type Output = Operation;
+
+    fn index(&self, id: &OperationId) -> &Operation {
+        &self.by_id[id]
+    }
+}
+
 /// Names, which need not be unique.
 #[derive(Debug, Default)]
 pub(super) struct Names(BTreeSet<(String, Uuid)>);
@@ -223,6 +291,8 @@ pub(super) struct Foreigners {
     by_domid: BTreeMap<DomId, Foreign>,
     by_name: BTreeMap<String, BTreeSet<DomId>>,
     by_handle: BTreeSet<(Uuid, DomId)>,
+    /// Those that have come, changed or gone.
+    pub(super) marks: Marks<DomId>,
 }
 
 impl Foreigners {
@@ -233,6 +303,17 @@ impl Foreigners {
         }
         self.by_handle.insert((foreign.handle, domid));
         self.by_domid.insert(domid, foreign);
+        self.marks.mark(domid);
+    }
+
+    /// The same domains as another list of them says; those that are alike have not changed.
+    pub(super) fn replace(&mut self, mut by: Self) {
+        by.marks = std::mem::take(&mut self.marks);
+        let all = self.by_domid.keys().chain(by.by_domid.keys());
+        let changed: BTreeSet<DomId> =
+            all.filter(|domid| self.get(domid) != by.get(domid)).copied().collect();
+        changed.into_iter().for_each(|domid| by.marks.mark(domid));
+        *self = by;
     }
 
     pub(super) fn remove(&mut self, domid: &DomId) -> Option<Foreign> {
@@ -246,6 +327,7 @@ impl Foreigners {
             }
         }
         self.by_handle.remove(&(foreign.handle, *domid));
+        self.marks.mark(*domid);
         Some(foreign)
     }
 

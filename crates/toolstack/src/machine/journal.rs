@@ -146,6 +146,7 @@ impl Request {
             | Self::Plan { .. }
             | Self::Limits { wanted: None }
             | Self::Events { .. }
+            | Self::Objects { .. }
             | Self::Wait { .. }
             | Self::Vms
             | Self::Operations

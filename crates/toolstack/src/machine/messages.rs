@@ -3,13 +3,15 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use live::Cursor;
 use xen::{DomId, DomainInfo, ShutdownReason, Uuid};
 use xenstore::client::DomainUpdate;
 use xenstore::wire::changes::DomainIdentity;
 
 use super::{
-    ClientId, Copy, Device, Fallback, Instant, LogRecord, PermitRequest, PlanOf, Progress,
-    StartedAll, StateChanges, Summary, Targets, Told, Trace, VmRow, VmState, Wanted, WorkId,
+    Classes, ClientId, Copy, Device, Fallback, Instant, LogRecord, Objects, PermitRequest, PlanOf,
+    Progress, StartedAll, StateChanges, Summary, Targets, Told, Trace, VmRow, VmState, Wanted,
+    WorkId,
 };
 use crate::channel::ChannelId;
 use crate::checkpoint::Checkpoint;
@@ -232,6 +234,13 @@ pub enum Request {
     },
     /// A permit for work done by the client itself.
     Permit(PermitRequest),
+    /// The objects that have changed since the cursor, or all without one. Answered by [`Reply::Objects`].
+    Objects {
+        cursor: Option<Cursor>,
+        classes: Classes,
+        /// If there are none, the answer comes with the next change.
+        waits: bool,
+    },
     /// Changes of VMs' states after a revision; without one, or if it is too old, the states.
     Events {
         since: Option<u64>,
@@ -355,6 +364,7 @@ pub enum Reply {
     },
     Ok,
     Changes(Box<StateChanges>),
+    Objects(Box<Objects>),
     /// A line for each fault.
     Checked {
         faults: Vec<String>,

@@ -168,6 +168,11 @@ impl Operation {
             })
     }
 
+    /// What it works with.
+    pub(super) fn config(&self) -> &Arc<VmConfig> {
+        &self.config
+    }
+
     /// Whether an essential step of a teardown failed.
     fn is_incomplete(&self) -> bool {
         let failed = |(state, planned): (&State, &PlannedStep)| {
@@ -243,6 +248,7 @@ impl Toolstack {
             }
             Some(device) => {
                 let earlier = vm.plugs.insert(device, id);
+                self.live.devices.mark((uuid, device));
                 assert!(earlier.is_none(), "one operation at a time works on a device");
             }
         }
@@ -660,9 +666,10 @@ impl Toolstack {
         let vm = self.vms.get_mut(&uuid).expect("VMs outlive their operations");
         let mut trace = Trace::of(id, &vm.config.name, &operation);
         trace.ended = Some(now);
-        self.past.keep(trace);
+        self.live.forgotten.extend(self.past.keep(trace));
         if let Some(device) = operation.outcome.device() {
             vm.plugs.remove(&device);
+            self.live.devices.mark((uuid, device));
             return self.plug_ended(now, uuid, operation.outcome, operation.failure, out);
         }
         vm.operation = None;

@@ -8,7 +8,7 @@ use crate::plan::Step;
 use crate::work::Far;
 
 /// Steps in one report.
-const STEPS_MAX: usize = 3;
+pub(super) const STEPS_MAX: usize = 3;
 
 /// Progress of an operation: finished and planned steps.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
@@ -39,7 +39,7 @@ impl fmt::Display for OpenStep {
 
 impl Operation {
     /// The steps that are in progress, wait for a permit, or are about to begin.
-    fn open_steps(&self) -> impl Iterator<Item = OpenStep> + '_ {
+    pub(super) fn open_steps(&self) -> impl Iterator<Item = OpenStep> + '_ {
         let is_open = |index: &usize| match self.states[*index] {
             State::Queued { .. } | State::Underway { .. } | State::Watching { .. } => true,
             State::Waiting => self.may_begin(*index),

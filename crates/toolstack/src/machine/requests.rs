@@ -47,6 +47,9 @@ impl Toolstack {
             | Request::Sched(_)
             | Request::Resolve { .. }) => self.handle_questions(client, request, out),
             Request::Events { since, waits } => self.read_events(client, since, waits, out),
+            Request::Objects { cursor, classes, waits } => {
+                self.read_objects(client, cursor, classes, waits, out);
+            }
             Request::Wait { target, state } => self.wait_for_state(client, target, state, out),
             Request::Define { config, fresh_uuid, autostart } => {
                 self.define(now, client, *config, fresh_uuid, autostart, out);

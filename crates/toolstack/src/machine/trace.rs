@@ -72,7 +72,7 @@ impl Trace {
     }
 
     /// Without its steps, for a list.
-    fn summary(&self) -> Summary {
+    pub(super) fn summary(&self) -> Summary {
         Summary {
             id: self.id,
             what: self.what,
@@ -112,7 +112,13 @@ pub(super) struct Past {
 }
 
 impl Past {
-    pub(super) fn keep(&mut self, trace: Trace) {
+    pub(super) fn get(&self, id: u64) -> Option<&Trace> {
+        self.traces.iter().rev().find(|trace| trace.id == id)
+    }
+
+    /// Keeps one more; returns those that are kept no more.
+    pub(super) fn keep(&mut self, trace: Trace) -> Vec<u64> {
+        let mut forgotten = Vec::new();
         self.steps += trace.steps.len();
         self.traces.push_back(trace);
         while self.traces.len() > OPERATIONS_MAX
@@ -120,13 +126,15 @@ impl Past {
         {
             let oldest = self.traces.pop_front().expect("there is more than one");
             self.steps -= oldest.steps.len();
+            forgotten.push(oldest.id);
         }
+        forgotten
     }
 }
 
 impl Toolstack {
     /// The current operation with this number and its steps so far.
-    fn underway(&self, id: OperationId) -> Trace {
+    pub(super) fn underway(&self, id: OperationId) -> Trace {
         let operation = &self.operations[&id];
         let mut trace = Trace::of(id, &self.vms[&operation.uuid].config.name, operation);
         trace.steps.extend(operation.underway());
@@ -210,7 +218,8 @@ mod tests {
     #[test]
     fn the_past_is_bounded_by_operations_and_by_steps() {
         let mut past = Past::default();
-        (0..300).for_each(|id| past.keep(trace(id, 10)));
+        (0..100).for_each(|id| assert_eq!(past.keep(trace(id, 10)), []));
+        (100..300).for_each(|id| drop(past.keep(trace(id, 10))));
         assert_eq!((past.traces.len(), past.traces[0].id), (OPERATIONS_MAX, 100));
         past.keep(trace(300, STEPS_MAX + 1));
         assert_eq!((past.traces.len(), past.traces[0].id), (1, 300), "the last one always stays");

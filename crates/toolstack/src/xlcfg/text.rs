@@ -12,6 +12,8 @@ use crate::config::{
     SoundCard, Spice, Trust, TscMode, VifConfig, VmConfig, Vnc,
 };
 
+use crate::layout::{DeviceKind, DeviceRef};
+
 impl VmConfig {
     /// The configuration as a file that [`parse`](super::parse) reads back to the same values; only
     /// `origin` is lost.
@@ -73,6 +75,35 @@ impl VmConfig {
         write_options(out, &self.options)?;
         write_machine(out, &self.options.machine)?;
         self.hvm.as_deref().map_or(Ok(()), |hvm| write_hvm(out, hvm))
+    }
+}
+
+/// A device of a VM as its list says it: `disk`, `vif`, `channel`, `vkb`, `p9` or `pci`. Nothing of a screen, which may have
+/// a password, and of the keyboard that comes with it.
+#[must_use]
+pub fn device_text(config: &VmConfig, device: DeviceRef) -> Option<String> {
+    let at = usize::try_from(device.devid).ok()?;
+    let served = &config.served;
+    match device.kind {
+        DeviceKind::Vbd => {
+            config.disks.iter().find(|it| it.vdev.number == device.devid).map(disk_spec)
+        }
+        DeviceKind::Vif => {
+            let vif = config.vifs.iter().find(|it| it.devid == device.devid)?;
+            Some(vif_spec(vif, config.kind))
+        }
+        // Console 0 is every domain's own.
+        DeviceKind::Console => served.channels.get(at.checked_sub(1)?).map(channel_spec),
+        DeviceKind::Vfb => None,
+        DeviceKind::Vkbd => {
+            let keyboards = served.all_keyboards();
+            keyboards
+                .iter()
+                .find(|(devid, _)| *devid == device.devid)
+                .map(|(_, it)| keyboard_spec(it))
+        }
+        DeviceKind::NinePfs => served.folders.get(at).map(folder_spec),
+        DeviceKind::Pci => config.options.pci.get(at).map(pci_spec),
     }
 }
 

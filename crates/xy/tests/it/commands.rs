@@ -666,6 +666,7 @@ fn help_is_there_without_a_daemon() {
          start               Start a defined VM
          wait                Wait until a VM is running, paused, preserved, down or gone
          events              Print state changes of VMs
+         objects             Print what the daemon knows, and with -f each change of it
          trace               List the last operations, or draw where the time of one went
          xl                  Take xl's place: its commands, messages and exit status, for scripts
          image               Images of disks that VMs are made from; see 'xy help image'

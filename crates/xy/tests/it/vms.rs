@@ -78,6 +78,36 @@ const NOTHING: &str =
     r#"{"ok":{"changes":{"revision":12,"too_old":false,"snapshot":null,"changes":[]}}}"#;
 
 #[test]
+fn objects_are_read_to_the_end_with_the_names_of_vms() {
+    let first = r#"{"ok":{"objects":{"cursor":"7-9","is_last":false,"starts_again":true,"changes":[
+        {"revision":5,"key":"u-1","class":"vm","object":{"uuid":"u-1","name":"web","state":"running","domid":4,"defined":true,"config":{"kind":"pvh","memory_mib":128,"memory_max_mib":256,"vcpus":2,"vcpus_max":4},"operations":[12]}},
+        {"revision":7,"key":"u-1/vbd/51728","class":"device","object":{"vm":"u-1","kind":"vbd","devid":51728,"name":"xvdb","config":"format=raw,vdev=xvdb,access=rw,target=/b\u001b","state":"attaching","operation":12}}]}}}"#
+        .replace("\n        ", "");
+    let last = r#"{"ok":{"objects":{"cursor":"9-9","is_last":true,"changes":[
+        {"revision":8,"key":"12","class":"operation","object":{"id":12,"what":"attach","vm":"web","started_ns":1000000000,"ended_ns":null,"failure":null,"steps":5,"done":2,"uuid":"u-1","started_unix_ms":5,"waits_for":["attach vbd 51728 (xvdb)"]}},
+        {"revision":8,"key":"11","class":"operation","object":{"id":11,"what":"undo","vm":"web","started_ns":1000000000,"ended_ns":1002000000,"failure":"no room","steps":5,"done":5,"uuid":"u-1","started_unix_ms":5}},
+        {"revision":9,"key":"9","class":"domain","object":{"domid":9,"name":"theirs","uuid":"u-9"}},
+        {"revision":9,"key":"u-2","class":"vm","object":null}]}}}"#
+        .replace("\n        ", "");
+    let (said, asked) = Daemon::new(&[&[&first], &[&last]]).run(&["objects", "--since", "3-3"]);
+    expect![[r#"
+        5 vm web: running, domain 4, pvh, 128 MiB, 2 vCPUs, operation 12
+        7 device web/vbd/51728: xvdb attaching by operation 12, format=raw,vdev=xvdb,access=rw,target=/b?
+        8 operation 12: attach web, 2 of 5 steps, attach vbd 51728 (xvdb)
+        8 operation 11: undo web, 5 of 5 steps, failed: no room
+        9 domain 9: theirs, not managed
+        9 vm u-2: is gone
+        ! go on from here with --since 9-9
+        = 0
+    "#]]
+    .assert_eq(&render(&said));
+    expect![[r#"
+        {"version":1,"op":"objects","cursor":"3-3","classes":[],"wait":false}
+        {"version":1,"op":"objects","cursor":"7-9","classes":[],"wait":false}"#]]
+    .assert_eq(&asked.join("\n"));
+}
+
+#[test]
 fn events_go_on_from_a_revision_until_nothing_more_is_known() {
     let (said, requests) = Daemon::new(&[&[CHANGE], &[NOTHING]]).run(&["events", "--since=11"]);
     assert_eq!(

@@ -6,7 +6,7 @@ use super::super::{
 };
 use super::STRICT;
 use crate::commands::{
-    bugreport, doctor, domains, host, hypercalls, pci, pools, psr, top, trace, vms,
+    bugreport, doctor, domains, host, hypercalls, objects, pci, pools, psr, top, trace, vms,
 };
 use crate::options::Flag;
 
@@ -445,6 +445,24 @@ pub(super) const COMMANDS: &[Command] = &[
         operands: (0, 0),
         dry_run: DryRun::Impossible,
         run: vms::events,
+    },
+    Command {
+        name: "objects",
+        usage: "[options] [vm|device|domain|operation]...",
+        about: "Print what the daemon knows, and with -f each change of it",
+        flags: &[
+            Flag::with_value(
+                's',
+                "since",
+                "CURSOR",
+                "Only what has changed since an earlier call.",
+            ),
+            Flag::new('f', "follow", "Keep printing what changes, each object as it is then."),
+            Flag::new('\0', "json", "Print JSON, an object in each line."),
+        ],
+        operands: (0, 4),
+        dry_run: DryRun::Impossible,
+        run: objects::objects,
     },
     Command {
         name: "trace",

@@ -1,0 +1,109 @@
+//! The live model, printed.
+
+use std::collections::BTreeMap;
+
+use api::{DeviceObject, Object, ObjectChange, Objects, OperationObject, Request, VmObject};
+
+use super::expect_reply;
+use crate::columns::shown;
+use crate::options::Options;
+use crate::session::{Failure, Session};
+
+pub(crate) fn objects(session: &mut Session, options: &Options) -> Result<(), Failure> {
+    let (follow, json) = (options.has("follow"), options.has("json"));
+    let mut cursor = options.value("since").map(ToOwned::to_owned);
+    let mut wait = false;
+    let mut names = Names::default();
+    loop {
+        let classes = options.operands.clone();
+        let request = Request::Objects { cursor: cursor.take(), classes, wait };
+        let objects = expect_reply!(session.call(&request)?, Objects);
+        if json {
+            // One object per line, so that a stream can be parsed line by line.
+            let line = serde_json::to_string(&objects).expect("api types always serialise");
+            session.print(&(line + "\n"));
+        } else {
+            print_objects(session, &objects, &mut names);
+        }
+        let is_last = objects.is_last;
+        // Stop when the reader has closed our output.
+        if session.try_flush().is_err() || (is_last && !follow) {
+            if !json {
+                session.tell(&format!("go on from here with --since {}", objects.cursor));
+            }
+            return Ok(());
+        }
+        cursor = Some(objects.cursor);
+        wait = is_last;
+    }
+}
+
+/// VMs' names by UUID, for lines about their devices.
+type Names = BTreeMap<String, String>;
+
+fn print_objects(session: &mut Session, objects: &Objects, names: &mut Names) {
+    if objects.starts_again {
+        names.clear();
+    }
+    for change in &objects.changes {
+        if let Object::Vm(Some(vm)) = &change.object {
+            names.insert(vm.uuid.clone(), vm.name.clone());
+        }
+        session.print(&line(change, names));
+    }
+}
+
+fn line(change: &ObjectChange, names: &Names) -> String {
+    let ObjectChange { revision, key, object } = change;
+    let key = match key.split_once('/') {
+        Some((uuid, device)) => {
+            format!("{}/{device}", names.get(uuid).map_or(uuid, String::as_str))
+        }
+        None => names.get(key).unwrap_or(key).clone(),
+    };
+    let (class, text) = match object {
+        Object::Vm(it) => ("vm", it.as_deref().map(vm)),
+        Object::Device(it) => ("device", it.as_ref().map(device)),
+        Object::Domain(it) => (
+            "domain",
+            it.as_ref()
+                .map(|it| format!("{}, not managed", it.name.as_deref().unwrap_or("(null)"))),
+        ),
+        Object::Operation(it) => ("operation", it.as_deref().map(operation)),
+    };
+    let text = text.unwrap_or_else(|| "is gone".to_owned());
+    format!("{revision} {class} {}: {}\n", shown(&key), shown(&text))
+}
+
+fn vm(it: &VmObject) -> String {
+    let mut parts = vec![it.state.clone()];
+    parts.extend(it.domid.map(|domid| format!("domain {domid}")));
+    parts.extend(
+        it.config.as_ref().map(|sizes| {
+            format!("{}, {} MiB, {} vCPUs", sizes.kind, sizes.memory_mib, sizes.vcpus)
+        }),
+    );
+    parts.extend(it.operations.iter().map(|id| format!("operation {id}")));
+    parts.extend((!it.reason.is_empty()).then(|| it.reason.clone()));
+    parts.join(", ")
+}
+
+fn device(it: &DeviceObject) -> String {
+    let name = it.name.as_ref().map(|name| format!("{name} ")).unwrap_or_default();
+    let operation = it.operation.map(|id| format!(" by operation {id}")).unwrap_or_default();
+    let config = if it.config.is_empty() { String::new() } else { format!(", {}", it.config) };
+    format!("{name}{}{operation}{config}", it.state)
+}
+
+fn operation(it: &OperationObject) -> String {
+    let row = &it.row;
+    let how = match (&row.failure, row.ended_ns) {
+        (Some(why), _) => format!("failed: {why}"),
+        (None, Some(ended)) => {
+            format!("done after {} ms", ended.saturating_sub(row.started_ns) / 1_000_000)
+        }
+        (None, None) if it.waits_for.is_empty() => "in progress".to_owned(),
+        (None, None) => it.waits_for.join(", "),
+    };
+    format!("{} {}, {} of {} steps, {how}", row.what, row.vm, row.done, row.steps)
+}
