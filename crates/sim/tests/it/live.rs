@@ -302,3 +302,17 @@ fn a_snapshot_is_told_in_parts_while_vms_come_and_go() {
     settle_following(&mut lab, &mut follower);
     assert_eq!(follower.count(ObjectClass::Vm), 90);
 }
+
+#[test]
+fn operations_that_are_remembered_no_more_are_gone() {
+    let mut lab = Lab::seeded(7);
+    let mut follower = Follower::default();
+    for _ in 0..105 {
+        lab.create(&unikernel("tiny", "pvh", "normal")).unwrap();
+        lab.destroy("tiny");
+        follower.read(&mut lab.daemon);
+    }
+    settle_following(&mut lab, &mut follower);
+    assert_eq!(follower.count(ObjectClass::Operation), 200);
+    assert_eq!(follower.starts, 1);
+}
