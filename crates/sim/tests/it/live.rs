@@ -98,6 +98,8 @@ fn deeds(lab: &mut Lab) -> Vec<Request> {
     let parse = |text: &str| {
         Box::new(xlcfg::parse(xlcfg::Source { file: "vm.cfg", text, overrides: &[] }).unwrap())
     };
+    let larger = text.replace("memory = 16", "memory = 24");
+    assert_ne!(larger, text);
     let missing = unikernel("missing", "pvh", "normal").replace("/kernel", "/not-there");
     let vbd = DeviceRef { kind: DeviceKind::Vbd, devid: 51728 };
     let vif = DeviceRef { kind: DeviceKind::Vif, devid: 1 };
@@ -113,6 +115,7 @@ fn deeds(lab: &mut Lab) -> Vec<Request> {
         Request::Unplug { target: target("web"), device: vbd, how: Unplug::Clean },
         Request::Unplug { target: target("web"), device: vif, how: Unplug::Forced },
         Request::Define { config: parse(&text), fresh_uuid: Uuid([77; 16]), autostart: Some(3) },
+        Request::Define { config: parse(&larger), fresh_uuid: Uuid([77; 16]), autostart: None },
         Request::Start { target: target("defined"), start: Start::Paused },
         Lab::shutdown_request("web", ShutdownRequest::Reboot),
         Request::Suspend { target: target("web") },
