@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::answer::TraceRow;
 use crate::request::is_unset;
+use crate::storage::SrRow;
 
 /// Objects that have changed, the earliest change first; each once, as it is now.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
@@ -23,7 +24,8 @@ pub struct Objects {
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct ObjectChange {
     pub revision: u64,
-    /// Of a VM its UUID; of a device that, its kind and number with slashes between them; of a domain its domid; of an operation its number.
+    /// Of a VM its UUID; of a device that, its kind and number with slashes between them; of a domain its domid; of an operation its number; of an
+    /// SR its name.
     pub key: String,
     #[serde(flatten)]
     pub object: Object,
@@ -38,6 +40,8 @@ pub enum Object {
     /// A domain that is not managed by the daemon.
     Domain(Option<DomainObject>),
     Operation(Option<Box<OperationObject>>),
+    /// Without its space, which only a look at it tells.
+    Sr(Option<SrRow>),
 }
 
 /// A VM, defined or only running.

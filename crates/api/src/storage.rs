@@ -107,6 +107,9 @@ pub struct SrRow {
     pub vdis: Option<u64>,
     pub bytes: Option<u64>,
     pub free_bytes: Option<u64>,
+    /// Why nothing is known of it but its name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
 }
 
 /// The lines of `vdi-list`.

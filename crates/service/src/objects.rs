@@ -57,35 +57,41 @@ impl Service<'_> {
             Some(other) => return Err(unexpected(&other)),
             None => return Err(Failed::Gone),
         };
-        let unix_ms = |at| self.daemon.unix_ms(at);
+        let changes = objects.items.iter().map(|it| self.change(it));
         Ok(api::Reply::Objects(api::Objects {
             cursor: CursorText(objects.next).to_string(),
             is_last: objects.is_last,
             starts_again: objects.starts_again,
-            changes: objects.items.iter().map(|it| change(it, unix_ms)).collect(),
+            changes: changes.collect(),
         }))
     }
-}
 
-fn change(it: &ObjectChange, unix_ms: impl Fn(toolstack::Instant) -> u64) -> api::ObjectChange {
-    let object = match (it.key, &it.object) {
-        (ObjectKey::Vm(_), Some(Object::Vm(vm))) => api::Object::Vm(Some(Box::new(self::vm(vm)))),
-        (ObjectKey::Device(uuid, _), Some(Object::Device(device))) => {
-            api::Object::Device(Some(self::device(uuid, device)))
-        }
-        (ObjectKey::Domain(domid), Some(Object::Domain { name, uuid })) => {
-            let (name, uuid) = (name.clone(), uuid.to_string());
-            api::Object::Domain(Some(api::DomainObject { domid: domid.0, name, uuid }))
-        }
-        (ObjectKey::Operation(_), Some(Object::Operation(operation))) => {
-            api::Object::Operation(Some(Box::new(self::operation(operation, unix_ms))))
-        }
-        (ObjectKey::Vm(_), _) => api::Object::Vm(None),
-        (ObjectKey::Device(..), _) => api::Object::Device(None),
-        (ObjectKey::Domain(_), _) => api::Object::Domain(None),
-        (ObjectKey::Operation(_), _) => api::Object::Operation(None),
-    };
-    api::ObjectChange { revision: it.revision.0, key: key(&it.key), object }
+    fn change(&self, it: &ObjectChange) -> api::ObjectChange {
+        let object = match (&it.key, &it.object) {
+            (ObjectKey::Vm(_), Some(Object::Vm(vm))) => {
+                api::Object::Vm(Some(Box::new(self::vm(vm))))
+            }
+            (ObjectKey::Device(uuid, _), Some(Object::Device(device))) => {
+                api::Object::Device(Some(self::device(*uuid, device)))
+            }
+            (ObjectKey::Domain(domid), Some(Object::Domain { name, uuid })) => {
+                let (name, uuid) = (name.clone(), uuid.to_string());
+                api::Object::Domain(Some(api::DomainObject { domid: domid.0, name, uuid }))
+            }
+            (ObjectKey::Operation(_), Some(Object::Operation(operation))) => {
+                api::Object::Operation(Some(Box::new(self::operation(operation, |at| {
+                    self.daemon.unix_ms(at)
+                }))))
+            }
+            (ObjectKey::Sr(name), Some(Object::Sr)) => api::Object::Sr(self.sr_now(name)),
+            (ObjectKey::Sr(_), _) => api::Object::Sr(None),
+            (ObjectKey::Vm(_), _) => api::Object::Vm(None),
+            (ObjectKey::Device(..), _) => api::Object::Device(None),
+            (ObjectKey::Domain(_), _) => api::Object::Domain(None),
+            (ObjectKey::Operation(_), _) => api::Object::Operation(None),
+        };
+        api::ObjectChange { revision: it.revision.0, key: key(&it.key), object }
+    }
 }
 
 fn key(key: &ObjectKey) -> String {
@@ -96,6 +102,7 @@ fn key(key: &ObjectKey) -> String {
         }
         ObjectKey::Domain(domid) => domid.to_string(),
         ObjectKey::Operation(id) => id.to_string(),
+        ObjectKey::Sr(name) => name.to_string(),
     }
 }
 

@@ -12,7 +12,7 @@ use ::storage::{
 use api::{ImageRow, Reply, SrRow, StorageRequest, VdiList, VdiRow, VdiUser};
 use toolstack::scheduler::{SrRequest, Ticket};
 use toolstack::work::loop_tag;
-use toolstack::{Deed, PermitRequest};
+use toolstack::{Deed, PermitRequest, SrChange};
 
 use crate::{Daemon, Failed, Progress, Service};
 
@@ -23,12 +23,15 @@ struct Permit<'a> {
     daemon: &'a dyn Daemon,
     ticket: Ticket,
     outcome: std::result::Result<(), String>,
+    /// What it has changed, if it was done.
+    change: Option<SrChange>,
 }
 
 impl Drop for Permit<'_> {
     fn drop(&mut self) {
         let outcome = std::mem::replace(&mut self.outcome, Ok(()));
-        let request = PermitRequest::GiveBack { permit: self.ticket, outcome };
+        let change = self.change.take();
+        let request = PermitRequest::GiveBack { permit: self.ticket, outcome, change };
         self.daemon.put(toolstack::Request::Permit(request));
     }
 }
@@ -61,6 +64,21 @@ fn sr_of(vdi: &str) -> Result<String> {
 }
 
 impl Service<'_> {
+    /// An SR as it is listed; `None` if it is there no more.
+    pub(crate) fn sr_now(&self, name: &str) -> Option<SrRow> {
+        let mut system = self.daemon.storage();
+        let mut srs = Repositories::new(&mut *system);
+        let row = srs.get(name).and_then(|sr| Ok(sr_row(sr, &users(&mut srs)?)));
+        match row {
+            Ok(row) => Some(row),
+            Err(StorageError::Missing(_)) => None,
+            Err(error) => {
+                let (name, problem) = (name.to_owned(), Some(error.to_string()));
+                Some(SrRow { name, problem, ..SrRow::default() })
+            }
+        }
+    }
+
     pub(crate) fn storage(&self, request: StorageRequest) -> Result<Reply> {
         let mut system = self.daemon.storage();
         let mut srs = Repositories::new(&mut *system);
@@ -76,8 +94,14 @@ impl Service<'_> {
             StorageRequest::ImageRemove { name } => srs.image(name)?.sr,
             _ => sr,
         };
+        let verb = deed.verb;
         let mut permit = self.permit(&sr, SrRequest::Change, Some(deed))?;
         let result = make_change(&mut srs, request);
+        permit.change = Some(match (verb, &result) {
+            ("sr-create" | "sr-introduce", Ok(())) => SrChange::Come(sr),
+            ("sr-forget" | "sr-destroy", Ok(())) => SrChange::Gone(sr),
+            _ => SrChange::Changed(sr),
+        });
         permit.outcome = result.as_ref().copied().map_err(ToString::to_string);
         result.map(|()| Reply::Done)
     }
@@ -106,7 +130,7 @@ impl Service<'_> {
         let ask = self.request(toolstack::Request::Permit(request), Progress::Unwanted);
         match self.daemon.ask(ask, &mut |_| Ok(())) {
             Ok(toolstack::Reply::Permit(ticket)) => {
-                Ok(Permit { daemon: self.daemon, ticket, outcome: Ok(()) })
+                Ok(Permit { daemon: self.daemon, ticket, outcome: Ok(()), change: None })
             }
             _ => Err(StorageError::Refused(format!("{sr}: xylemd ends"))),
         }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use storage::{
     Access, BlockDevice, BlockHost, DeviceNumber, DiskId, FileKind, HostError, LoopUse, Mode,
-    System, TaggedLoop,
+    Repositories, System, TaggedLoop,
 };
 use toolstack::balloon::{Autoballoon, Dom0Policy};
 use toolstack::bootloader::BootloaderRun;
@@ -242,6 +242,7 @@ impl SimOs {
     /// What a daemon starts with now.
     #[must_use]
     pub fn begin(&self, revision: u64) -> Begin {
+        let srs = Repositories::new(&mut self.clone()).names().unwrap_or_default();
         let os = self.get();
         let file = |(name, text): (&String, &String)| DefinitionFile {
             name: name.clone(),
@@ -256,6 +257,7 @@ impl SimOs {
                 .map(|(name, text)| TransferFile { name: name.clone(), text: text.clone() })
                 .collect(),
             boot: if os.booted { Boot::Again } else { Boot::First },
+            srs,
         }
     }
 

@@ -106,17 +106,24 @@ impl<'a> Repositories<'a> {
         }
     }
 
+    /// The names of all SRs, in order; their files are not read.
+    ///
+    /// # Errors
+    /// Their folder cannot be read.
+    pub fn names(&mut self) -> Result<Vec<String>> {
+        let folder = self.places.repositories.clone();
+        let names = self.system.list(&folder).of(&folder)?;
+        let srs = names.iter().filter_map(|file| file.strip_suffix(".json"));
+        // Files without a valid SR name are ignored.
+        Ok(srs.filter(|sr| name::check_sr(sr).is_ok()).map(ToOwned::to_owned).collect())
+    }
+
     /// All SRs, by name.
     ///
     /// # Errors
     /// A file cannot be read.
     pub fn list(&mut self) -> Result<Vec<Repository>> {
-        let folder = self.places.repositories.clone();
-        let names = self.system.list(&folder).of(&folder)?;
-        let srs = names.iter().filter_map(|file| file.strip_suffix(".json"));
-        // Files without a valid SR name are ignored.
-        let srs = srs.filter(|sr| name::check_sr(sr).is_ok());
-        srs.map(|sr| self.get(sr)).collect()
+        self.names()?.iter().map(|sr| self.get(sr)).collect()
     }
 
     /// Creates an SR and records it.

@@ -42,6 +42,6 @@ pub use machine::{
     DefinitionFile, Device, DeviceObject, DeviceState, DomainRow, Event, Fallback, Instant, Level,
     LogRecord, MediumChange, Object, ObjectChange, ObjectClass, ObjectKey, Objects, OpenStep,
     OperationObject, PermitRequest, PlanOf, Progress, Reply, ReplyWhen, Request, ShutdownRequest,
-    StartedAll, StateChange, StateChanges, StepTime, Summary, Targets, Told, Toolstack, Trace,
-    VmObject, VmRow, VmState, VmStatus, Wanted, WorkId,
+    SrChange, StartedAll, StateChange, StateChanges, StepTime, Summary, Targets, Told, Toolstack,
+    Trace, VmObject, VmRow, VmState, VmStatus, Wanted, WorkId,
 };

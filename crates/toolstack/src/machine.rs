@@ -97,7 +97,7 @@ pub use messages::{
 use moves::Moves;
 use operation::Outcome;
 use permits::Item;
-pub use permits::{Deed, PermitRequest};
+pub use permits::{Deed, PermitRequest, SrChange};
 pub use progress::{OpenStep, Progress};
 use shutdown::{Asking, Groups};
 pub use shutdown::{Fallback, Targets, Told};
@@ -511,7 +511,7 @@ impl Toolstack {
             disowned: disown::Disowned::default(),
             past: trace::Past::default(),
             log: events::Log::after(begin.revision),
-            live: Live::after(begin.revision),
+            live: Live::after(begin.revision, begin.srs),
             moves,
             farewells,
             files: begin.definitions,

@@ -90,6 +90,7 @@ impl Core {
         pool: Pool<LinuxPerformer>,
         (orders, follow, channels): (Orders, Follow, Channels),
         (definitions, transfers): (&Definitions, &Definitions),
+        srs: Vec<String>,
     ) -> Result<Self> {
         let begin = std::time::Instant::now();
         let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -101,6 +102,7 @@ impl Core {
             definitions: definitions.load()?,
             boot: definitions.boot(),
             transfers: transfers.load()?.into_iter().filter_map(readable).collect(),
+            srs,
         });
         let state = Mutex::new(State { machine, ..State::default() });
         let begin_unix_ms = micros / 1000;

@@ -273,8 +273,12 @@ fn run(options: &Options) -> Result<()> {
     let (follow, follower) = models::follower().context("cannot start")?;
     let definitions = options.definitions();
     let files = (&definitions, &options.transfers());
-    let core =
-        Core::new(pool, (orders, follow, channels.clone()), files).context("cannot start")?;
+    let srs = storage::Repositories::new(&mut system.clone()).names().unwrap_or_else(|error| {
+        log(format_args!("{error}; SRs are unknown to `xy objects` until they change"));
+        Vec::new()
+    });
+    let core = Core::new(pool, (orders, follow, channels.clone()), files, srs);
+    let core = core.context("cannot start")?;
     let core = Arc::new(core);
     core.set_workers(options.workers);
     core.set_on_host_shutdown(options.on_host_shutdown);

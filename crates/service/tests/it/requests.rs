@@ -495,6 +495,31 @@ fn objects_are_told_by_class_and_key_and_a_cursor_goes_on() {
     "#]]
     .assert_eq(&lines(&read(Some(paused.cursor), &["vm", "device"])));
 
+    let before = read(None, &["sr"]);
+    assert_eq!(before.changes, []);
+    let storage = |request| client.ask(Request::Storage(request)).unwrap();
+    let config = BTreeMap::from([("path".to_owned(), "/srs/files".to_owned())]);
+    let (name, kind) = ("files".to_owned(), "file".to_owned());
+    storage(StorageRequest::SrCreate { name, kind, config });
+    let made = read(Some(before.cursor), &["sr"]);
+    storage(StorageRequest::VdiCreate { vdi: "files:disk".to_owned(), bytes: 1 << 20 });
+    let with_disk = read(Some(made.cursor.clone()), &["sr"]);
+    let text = linux("two").config_text.replace("cd.iso,raw,xvdc,r,cdrom", "files:disk,,xvda,w");
+    client.ask(Request::Create(Create { config_text: text, ..linux("two") })).unwrap();
+    let used = read(Some(with_disk.cursor.clone()), &["sr"]);
+    client.ask(Request::Destroy { target: target("two") }).unwrap();
+    let unused = read(Some(used.cursor.clone()), &["sr"]);
+    storage(StorageRequest::SrForget { name: "files".to_owned() });
+    let gone = read(Some(unused.cursor.clone()), &["sr"]);
+    expect![[r#"
+        {"class":"sr","key":"files","object":{"bytes":null,"config":{"path":"/srs/files"},"free_bytes":null,"in_use":0,"kind":"file","name":"files","vdis":null}}
+        {"class":"sr","key":"files","object":{"bytes":null,"config":{"path":"/srs/files"},"free_bytes":null,"in_use":0,"kind":"file","name":"files","vdis":null}}
+        {"class":"sr","key":"files","object":{"bytes":null,"config":{"path":"/srs/files"},"free_bytes":null,"in_use":1,"kind":"file","name":"files","vdis":null}}
+        {"class":"sr","key":"files","object":{"bytes":null,"config":{"path":"/srs/files"},"free_bytes":null,"in_use":0,"kind":"file","name":"files","vdis":null}}
+        {"class":"sr","key":"files","object":null}
+    "#]]
+    .assert_eq(&[made, with_disk, used, unused, gone].iter().map(lines).collect::<String>());
+
     let refused = |cursor: Option<&str>, classes: &[&str]| {
         let classes = classes.iter().map(ToString::to_string).collect();
         let cursor = cursor.map(ToOwned::to_owned);
@@ -506,6 +531,6 @@ fn objects_are_told_by_class_and_key_and_a_cursor_goes_on() {
     );
     assert_eq!(
         refused(None, &["vms"]),
-        "\"vms\" is no class of objects; there are vm, device, domain, operation"
+        "\"vms\" is no class of objects; there are vm, device, domain, operation, sr"
     );
 }

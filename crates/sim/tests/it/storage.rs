@@ -162,7 +162,8 @@ fn requests_on_an_sr_are_serialised_and_do_not_delay_its_vms() {
     let mut lab = lab(7);
     let begin = lab.host.now();
     let permit = |what| Request::Permit(PermitRequest::Sr { sr: "s".to_owned(), what, deed: None });
-    let give_back = |permit| Request::Permit(PermitRequest::GiveBack { permit, outcome: Ok(()) });
+    let give_back =
+        |permit| Request::Permit(PermitRequest::GiveBack { permit, outcome: Ok(()), change: None });
     let clients: Vec<_> =
         (0..100).map(|_| lab.daemon.request(permit(SrRequest::Change)).unwrap()).collect();
     let held = |lab: &mut Lab, client| match lab.daemon.take_reply(client) {

@@ -112,6 +112,8 @@ pub struct Begin {
     pub boot: Boot,
     /// What is known of moves to and from other hosts.
     pub transfers: Vec<TransferFile>,
+    /// The names of all SRs.
+    pub srs: Vec<String>,
 }
 
 /// One line of a list of VMs.

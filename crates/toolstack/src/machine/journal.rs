@@ -258,10 +258,12 @@ impl Journal {
                 began: now,
             },
             PermitRequest::Sr { deed: None, .. } => return,
-            PermitRequest::GiveBack { permit, outcome } => match self.held.remove(permit) {
-                Some(asked) => Asked { failure: outcome.clone().err(), ..asked },
-                None => return,
-            },
+            PermitRequest::GiveBack { permit, outcome, change: _ } => {
+                match self.held.remove(permit) {
+                    Some(asked) => Asked { failure: outcome.clone().err(), ..asked },
+                    None => return,
+                }
+            }
         };
         self.asked.insert(client, asked);
     }

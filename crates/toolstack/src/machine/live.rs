@@ -9,10 +9,12 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use live::{Cursor, Revision, Table};
+use storage::VdiName;
 use xen::{DomId, Uuid};
 
 use super::definitions::VmRow;
 use super::operation::{Operation, Outcome};
+use super::permits::SrChange;
 use super::progress::OpenStep;
 use super::trace::{Summary, Trace};
 use super::{Action, ClientId, Instant, OperationId, Reply, Toolstack, VmState};
@@ -37,10 +39,11 @@ pub enum ObjectClass {
     /// A domain that is none of ours.
     Domain,
     Operation,
+    Sr,
 }
 
 impl ObjectClass {
-    pub const ALL: [Self; 4] = [Self::Vm, Self::Device, Self::Domain, Self::Operation];
+    pub const ALL: [Self; 5] = [Self::Vm, Self::Device, Self::Domain, Self::Operation, Self::Sr];
 
     #[must_use]
     pub fn as_str(self) -> &'static str {
@@ -49,17 +52,19 @@ impl ObjectClass {
             Self::Device => "device",
             Self::Domain => "domain",
             Self::Operation => "operation",
+            Self::Sr => "sr",
         }
     }
 }
 
 /// Which object.
-#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+#[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub enum ObjectKey {
     Vm(Uuid),
     Device(Uuid, DeviceRef),
     Domain(DomId),
     Operation(u64),
+    Sr(Arc<str>),
 }
 
 impl ObjectKey {
@@ -70,6 +75,7 @@ impl ObjectKey {
             Self::Device(..) => ObjectClass::Device,
             Self::Domain(_) => ObjectClass::Domain,
             Self::Operation(_) => ObjectClass::Operation,
+            Self::Sr(_) => ObjectClass::Sr,
         }
     }
 }
@@ -79,8 +85,13 @@ impl ObjectKey {
 pub enum Object {
     Vm(Box<VmObject>),
     Device(DeviceObject),
-    Domain { name: Option<String>, uuid: Uuid },
+    Domain {
+        name: Option<String>,
+        uuid: Uuid,
+    },
     Operation(Box<OperationObject>),
+    /// What it is like stands in its file.
+    Sr,
 }
 
 #[derive(Clone, Debug)]
@@ -204,15 +215,35 @@ pub(super) struct Live {
 }
 
 impl Live {
-    /// One whose revisions are above `revision`.
-    pub(super) fn after(revision: u64) -> Self {
+    /// One whose revisions are above `revision`, with these SRs.
+    pub(super) fn after(revision: u64, srs: Vec<String>) -> Self {
+        let mut table = Table::after(Revision(revision), REMOVALS_MAX);
+        for sr in srs {
+            table.put(ObjectKey::Sr(sr.into()), ());
+        }
         Self {
-            table: Table::after(Revision(revision), REMOVALS_MAX),
+            table,
             all_devices: Marks::default(),
             devices: Marks::default(),
             forgotten: Vec::new(),
             readers: Vec::new(),
             due: None,
+        }
+    }
+
+    pub(super) fn sr_changed(&mut self, change: SrChange) {
+        match change {
+            SrChange::Come(sr) => self.set(ObjectKey::Sr(sr.into()), true),
+            SrChange::Gone(sr) => self.set(ObjectKey::Sr(sr.into()), false),
+            SrChange::Changed(sr) => self.touch_sr(&sr),
+        }
+    }
+
+    /// Marks an SR, if there is one of this name.
+    fn touch_sr(&mut self, sr: &str) {
+        let key = ObjectKey::Sr(sr.into());
+        if self.table.get(&key).is_some() {
+            self.set(key, true);
         }
     }
 
@@ -252,13 +283,18 @@ impl Toolstack {
             let is_there = self.is_vm(uuid);
             self.live.set(ObjectKey::Vm(uuid), is_there);
         }
+        let mut srs = BTreeSet::new();
         for uuid in self.live.all_devices.take() {
             self.note_devices(uuid);
+            srs.extend(self.srs_of(uuid));
         }
         for (uuid, device) in self.live.devices.take() {
             let is_there = self.device_object(uuid, device).is_some();
             self.live.set(ObjectKey::Device(uuid, device), is_there);
+            srs.extend(self.srs_of(uuid));
         }
+        // Who uses an SR's images is a part of it.
+        srs.iter().for_each(|sr| self.live.touch_sr(sr));
         for domid in self.foreign.marks.take() {
             let is_there = self.foreign.get(&domid).is_some();
             self.live.set(ObjectKey::Domain(domid), is_there);
@@ -298,6 +334,13 @@ impl Toolstack {
     fn config_of(&self, uuid: Uuid) -> Option<&Arc<VmConfig>> {
         let running = self.vms.get(&uuid).map(|vm| &vm.config);
         running.or_else(|| self.definitions.get(&uuid).map(|it| &it.config))
+    }
+
+    /// The SRs of a VM's disks.
+    fn srs_of(&self, uuid: Uuid) -> BTreeSet<String> {
+        let disks = self.config_of(uuid).map(|config| config.disks.as_slice()).unwrap_or_default();
+        let vdis = disks.iter().filter_map(|disk| VdiName::parse(&disk.target));
+        vdis.map(|vdi| vdi.sr().to_owned()).collect()
     }
 
     fn is_vm(&self, uuid: Uuid) -> bool {
@@ -361,16 +404,19 @@ impl Toolstack {
     }
 
     fn object(&self, key: &ObjectKey) -> Option<Object> {
-        match *key {
-            ObjectKey::Vm(uuid) => self.vm_object(uuid).map(Box::new).map(Object::Vm),
-            ObjectKey::Device(uuid, device) => self.device_object(uuid, device).map(Object::Device),
+        match key {
+            ObjectKey::Vm(uuid) => self.vm_object(*uuid).map(Box::new).map(Object::Vm),
+            ObjectKey::Device(uuid, device) => {
+                self.device_object(*uuid, *device).map(Object::Device)
+            }
             ObjectKey::Domain(domid) => {
-                let foreign = self.foreign.get(&domid)?;
+                let foreign = self.foreign.get(domid)?;
                 Some(Object::Domain { name: foreign.name.clone(), uuid: foreign.handle })
             }
             ObjectKey::Operation(id) => {
-                self.operation_object(id).map(Box::new).map(Object::Operation)
+                self.operation_object(*id).map(Box::new).map(Object::Operation)
             }
+            ObjectKey::Sr(_) => Some(Object::Sr),
         }
     }
 
@@ -379,7 +425,7 @@ impl Toolstack {
         let page = self.live.table.read(cursor, OBJECTS_PER_ANSWER, is_wanted);
         let change = |item: &live::Item<'_, ObjectKey, ()>| ObjectChange {
             revision: item.revision,
-            key: *item.key,
+            key: item.key.clone(),
             object: item.value.and_then(|()| self.object(item.key)),
         };
         Objects {

@@ -27,7 +27,18 @@ pub enum PermitRequest {
     /// logged once the permit is given back.
     Sr { sr: String, what: SrRequest, deed: Option<Deed> },
     /// To give it back, with what came of it. Answered by [`Reply::GivenBack`].
-    GiveBack { permit: Ticket, outcome: Result<(), String> },
+    GiveBack { permit: Ticket, outcome: Result<(), String>, change: Option<SrChange> },
+}
+
+/// What became of an SR.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum SrChange {
+    /// It is there now.
+    Come(String),
+    /// It, or something in it, may have changed.
+    Changed(String),
+    /// It is not known any more.
+    Gone(String),
 }
 
 /// Something that a client does itself, for the log.
@@ -50,8 +61,9 @@ impl Toolstack {
             PermitRequest::Sr { sr, what, deed: _ } => {
                 self.scheduler.put(Ask::for_sr(&sr, what), Item::Own(client));
             }
-            PermitRequest::GiveBack { permit, outcome: _ } => {
+            PermitRequest::GiveBack { permit, outcome: _, change } => {
                 self.scheduler.done(permit);
+                change.into_iter().for_each(|change| self.live.sr_changed(change));
                 out.push(Action::Reply { client, reply: Reply::GivenBack });
             }
         }

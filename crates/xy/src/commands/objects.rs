@@ -69,6 +69,13 @@ fn line(change: &ObjectChange, names: &Names) -> String {
             it.as_ref()
                 .map(|it| format!("{}, not managed", it.name.as_deref().unwrap_or("(null)"))),
         ),
+        Object::Sr(it) => (
+            "sr",
+            it.as_ref().map(|it| match &it.problem {
+                Some(problem) => problem.clone(),
+                None => format!("{}, {} VDIs in use", it.kind, it.in_use),
+            }),
+        ),
         Object::Operation(it) => ("operation", it.as_deref().map(operation)),
     };
     let text = text.unwrap_or_else(|| "is gone".to_owned());

@@ -448,7 +448,7 @@ pub(super) const COMMANDS: &[Command] = &[
     },
     Command {
         name: "objects",
-        usage: "[options] [vm|device|domain|operation]...",
+        usage: "[options] [vm|device|domain|operation|sr]...",
         about: "Print what the daemon knows, and with -f each change of it",
         flags: &[
             Flag::with_value(
@@ -460,7 +460,7 @@ pub(super) const COMMANDS: &[Command] = &[
             Flag::new('f', "follow", "Keep printing what changes, each object as it is then."),
             Flag::new('\0', "json", "Print JSON, an object in each line."),
         ],
-        operands: (0, 4),
+        operands: (0, 5),
         dry_run: DryRun::Impossible,
         run: objects::objects,
     },
