@@ -51,7 +51,7 @@ impl Follower {
             }
             for change in &page.items {
                 match &change.object {
-                    Some(object) => self.known.insert(change.key, format!("{object:?}")),
+                    Some(object) => self.known.insert(change.key.clone(), format!("{object:?}")),
                     None => self.known.remove(&change.key),
                 };
             }
@@ -222,7 +222,7 @@ fn a_reader_that_waits_is_told_of_what_was_collected_and_each_object_once() {
     let told = objects(lab.wait(reader));
     let waited = lab.host.now().0 - began.0;
     assert!((50_000_000..60_000_000).contains(&waited), "told after {waited} ns");
-    let mut keys: Vec<ObjectKey> = told.items.iter().map(|it| it.key).collect();
+    let mut keys: Vec<ObjectKey> = told.items.iter().map(|it| it.key.clone()).collect();
     let count = keys.len();
     keys.sort_unstable();
     keys.dedup();
@@ -290,7 +290,7 @@ fn a_snapshot_is_told_in_parts_while_vms_come_and_go() {
         assert_eq!(page.starts_again, parts == 0);
         for change in &page.items {
             match &change.object {
-                Some(object) => follower.known.insert(change.key, format!("{object:?}")),
+                Some(object) => follower.known.insert(change.key.clone(), format!("{object:?}")),
                 None => follower.known.remove(&change.key),
             };
         }
