@@ -29,7 +29,7 @@ const PURE: [&str; 12] = [
 ];
 
 /// Who may depend on which crates of the workspace. Dev-dependencies are free.
-const EDGES: [(&str, &[&str]); 28] = [
+const EDGES: [(&str, &[&str]); 30] = [
     ("live", &[]),
     ("disk-image", &[]),
     ("xen", &[]),
@@ -44,6 +44,8 @@ const EDGES: [(&str, &[&str]); 28] = [
     ("sim", &["storage", "timeline", "toolstack", "xen", "xen-build", "xenstore"]),
     ("sim-trials", &["sim", "storage", "timeline", "toolstack", "xen", "xenstore"]),
     ("sim-pair", &["migrate", "sim", "storage", "toolstack", "xen", "xenstore"]),
+    ("local-door", &["api", "service", "toolstack"]),
+    ("sim-daemon", &["api", "local-door", "service", "sim", "storage", "toolstack", "xen"]),
     ("xen-linux", &["xen"]),
     ("image-parser", &["xen-build", "xen-linux"]),
     ("jail", &["xen-linux"]),
@@ -59,6 +61,7 @@ const EDGES: [(&str, &[&str]); 28] = [
             "api",
             "image-parser",
             "jail",
+            "local-door",
             "peer-link",
             "service",
             "service-manager",

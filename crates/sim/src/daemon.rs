@@ -102,6 +102,15 @@ pub enum Letter {
     Request(LetterId, Request),
 }
 
+/// One of many VMs was started, or was not.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Started {
+    pub vm: String,
+    pub done: usize,
+    pub total: usize,
+    pub failure: Option<String>,
+}
+
 /// A running toolstack daemon.
 #[derive(Debug)]
 pub struct Daemon {
@@ -128,7 +137,9 @@ pub struct Daemon {
     /// Progress reports to clients, if recorded.
     pub told: Option<Vec<(ClientId, Progress)>>,
     /// Results for individual VMs of requests about several.
-    pub told_of_each: Vec<Told>,
+    pub told_of_each: Vec<(ClientId, Told)>,
+    /// VMs that were started for requests about all, or were not.
+    pub started: Vec<(ClientId, Started)>,
     /// The client that makes the requests.
     pub asker: Option<Asker>,
     /// The last lines of its log.
@@ -220,6 +231,7 @@ impl Daemon {
             totals: Cost::default(),
             told: None,
             told_of_each: Vec::new(),
+            started: Vec::new(),
             asker: None,
             logged: Vec::new(),
         };
@@ -502,8 +514,10 @@ impl Daemon {
                         told.push((client, *progress));
                     }
                 }
-                Action::Told { told, .. } => self.told_of_each.push(told),
-                Action::Started { .. } => {}
+                Action::Told { client, told } => self.told_of_each.push((client, told)),
+                Action::Started { client, vm, done, total, failure } => {
+                    self.started.push((client, Started { vm, done, total, failure }));
+                }
                 Action::Log(record) => {
                     self.host.note(format_args!("toolstack: {}", record.message));
                     if self.logged.len() == LOGGED_MAX {

@@ -42,7 +42,7 @@ pub use backend::BackendKind;
 pub use bootloaders::BootloaderFate;
 pub use channel::{Dial, Line, SimChannel};
 pub use check::Snapshot;
-pub use daemon::{AttachTimes, Daemon, DaemonError, Letter, LetterId, Post};
+pub use daemon::{AttachTimes, Daemon, DaemonError, Letter, LetterId, Post, Started};
 pub use faults::{Calls, Faults, Preemption, VirqFate};
 pub use guest::kernel_image;
 pub use history::{DiskUse, Span};

@@ -78,9 +78,14 @@ pub struct LoopDevice {
 /// Major number of loop devices.
 pub(crate) const LOOP_MAJOR: u32 = 7;
 
+/// The date, unless somebody sets another.
+const UNIX_MS: u64 = 1_700_000_000_120;
+
 /// State shared by everything in dom0.
 #[derive(Debug, Default)]
 pub struct OsState {
+    /// The date, in milliseconds since 1970; `None`: [`UNIX_MS`].
+    unix_ms: Option<u64>,
     pub(crate) files: BTreeMap<String, File>,
     pub(crate) storage: StorageState,
     kernels: BTreeMap<String, Arc<KernelImage>>,
@@ -259,6 +264,11 @@ impl SimOs {
             boot: if os.booted { Boot::Again } else { Boot::First },
             srs,
         }
+    }
+
+    /// Sets the date, in milliseconds since 1970. It does not go on with virtual time.
+    pub fn set_unix_ms(&self, unix_ms: u64) {
+        self.get_mut().unix_ms = Some(unix_ms);
     }
 
     /// Adds a file to the folder of definitions, as written by another release of the daemon.
@@ -634,8 +644,7 @@ impl Host for SimOs {
     }
 
     fn unix_ms(&mut self) -> u64 {
-        // The simulation has virtual time, but a fixed date.
-        1_700_000_000_120
+        self.get().unix_ms.unwrap_or(UNIX_MS)
     }
 
     fn has_link(&mut self, name: &str) -> Result<bool, HostError> {

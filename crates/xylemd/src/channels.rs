@@ -8,6 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use local_door::ChannelEnds;
 use peer_link::{Come, Fingerprint, Service};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
@@ -20,7 +21,6 @@ use xen::Uuid;
 
 use crate::host::refusal;
 use crate::lanes;
-use crate::lines::ChannelEnds;
 use crate::peers::Directory;
 
 /// All connections, shared by doors and performers.

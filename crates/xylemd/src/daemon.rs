@@ -137,6 +137,12 @@ impl Daemon for Running {
     }
 }
 
+impl local_door::Served for Running {
+    fn keep(&self, ends: local_door::ChannelEnds) -> Option<ChannelId> {
+        self.channels.put(ends).ok()
+    }
+}
+
 /// Says the path, and waits for the other end to close the connection.
 fn lend(connection: &mut dyn Channel, device: &str) -> Result<(), String> {
     let line = format!("{device}\n");

@@ -9,7 +9,6 @@
 mod bootloaders;
 mod capabilities;
 mod channels;
-mod clients;
 mod core;
 mod daemon;
 mod definitions;
@@ -17,7 +16,6 @@ mod host;
 mod images;
 mod journal;
 mod lanes;
-mod lines;
 mod models;
 mod monitor;
 mod networks;
@@ -247,12 +245,12 @@ fn run(options: &Options) -> Result<()> {
     let itself = "/proc/self/exe";
     let parser = Parser::start(itself, [PARSER_COMMAND.into()], Limits::default())
         .context("cannot start the parser of kernels")?;
-    let _lock = clients::lock(&options.socket)?;
+    let _lock = local_door::lock(&options.socket)?;
     let listener = match listener {
         Some(opened) => opened,
-        None => clients::listen(&options.socket)?,
+        None => local_door::listen(&options.socket)?,
     };
-    let status = clients::listen(&options.status_socket)?;
+    let status = local_door::listen(&options.status_socket)?;
     let images = images::Images::new(parser);
     supervision::end_when_told(stop, images.clone()).context("cannot start")?;
     let system = storage_host::LinuxSystem::confining(confinement);
@@ -294,7 +292,7 @@ fn run(options: &Options) -> Result<()> {
     if let Some(listener) = peer_listener {
         peers::serve(listener, &directory, running.clone()).context("cannot serve peers")?;
     }
-    clients::serve(listener, running).context("cannot serve clients")?;
+    local_door::serve(listener, Arc::new(running)).context("cannot serve clients")?;
     supervision::begin(&core, watcher.turns()).context("cannot start")?;
     log(format_args!("ready, listening on {}", options.socket.display()));
     Err(watcher.run(&core).context("the watches ended"))

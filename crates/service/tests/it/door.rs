@@ -130,7 +130,7 @@ impl Daemon for Client {
                 hear(News::Progress(Box::new(far)))?;
             }
         }
-        told.into_iter().try_for_each(|told| hear(News::Told(told)))?;
+        told.into_iter().try_for_each(|(_, told)| hear(News::Told(told)))?;
         Ok(reply)
     }
 

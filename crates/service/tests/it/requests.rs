@@ -445,30 +445,33 @@ fn a_listed_config_has_the_fields_that_libxl_keeps() {
     assert_eq!(keys.len(), all, "{text}");
 }
 
+fn read(client: &Client, cursor: Option<String>, classes: &[&str]) -> api::Objects {
+    let classes = classes.iter().map(ToString::to_string).collect();
+    match client.ask(Request::Objects { cursor, classes, wait: false }) {
+        Ok(Reply::Objects(objects)) => objects,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Objects without revisions and times.
+fn lines(objects: &api::Objects) -> String {
+    let line = |change: &api::ObjectChange| {
+        let mut json = serde_json::to_value(change).unwrap();
+        json.as_object_mut().unwrap().remove("revision");
+        if let Some(object) = json["object"].as_object_mut() {
+            object.retain(|key, _| !key.ends_with("_ns") && !key.ends_with("_ms"));
+        }
+        json.to_string() + "\n"
+    };
+    objects.changes.iter().map(line).collect()
+}
+
 #[test]
 fn objects_are_told_by_class_and_key_and_a_cursor_goes_on() {
     let client = Client::new(13);
     client.ask(Request::Create(linux("one"))).unwrap();
     client.settle();
-    let read = |cursor: Option<String>, classes: &[&str]| {
-        let classes = classes.iter().map(ToString::to_string).collect();
-        match client.ask(Request::Objects { cursor, classes, wait: false }) {
-            Ok(Reply::Objects(objects)) => objects,
-            other => panic!("{other:?}"),
-        }
-    };
-    let lines = |objects: &api::Objects| -> String {
-        let line = |change: &api::ObjectChange| {
-            let mut json = serde_json::to_value(change).unwrap();
-            json.as_object_mut().unwrap().remove("revision");
-            if let Some(object) = json["object"].as_object_mut() {
-                object.retain(|key, _| !key.ends_with("_ns") && !key.ends_with("_ms"));
-            }
-            json.to_string() + "\n"
-        };
-        objects.changes.iter().map(line).collect()
-    };
-    let all = read(None, &[]);
+    let all = read(&client, None, &[]);
     assert!(all.is_last && all.starts_again);
     expect![[r#"
         {"class":"domain","key":"0","object":{"domid":0,"name":"Domain-0","uuid":"00000000-0000-0000-0000-000000000000"}}
@@ -478,10 +481,10 @@ fn objects_are_told_by_class_and_key_and_a_cursor_goes_on() {
         {"class":"operation","key":"1","object":{"done":12,"failure":null,"id":1,"steps":12,"uuid":"01010101-0101-0101-0101-010101010101","vm":"one","what":"start"}}
     "#]]
     .assert_eq(&lines(&all));
-    let none = read(Some(all.cursor.clone()), &[]);
+    let none = read(&client, Some(all.cursor.clone()), &[]);
     assert_eq!((none.changes.len(), &none.cursor), (0, &all.cursor));
     client.ask(Request::Pause { target: target("one") }).unwrap();
-    let paused = read(Some(all.cursor), &["vm"]);
+    let paused = read(&client, Some(all.cursor), &["vm"]);
     assert!(!paused.starts_again);
     expect![[r#"
         {"class":"vm","key":"01010101-0101-0101-0101-010101010101","object":{"autostart":null,"config":{"kind":"pv","memory_max_mib":16,"memory_mib":16,"vcpus":1,"vcpus_max":1},"defined":false,"domid":1,"name":"one","state":"paused","uuid":"01010101-0101-0101-0101-010101010101"}}
@@ -493,24 +496,28 @@ fn objects_are_told_by_class_and_key_and_a_cursor_goes_on() {
         {"class":"device","key":"01010101-0101-0101-0101-010101010101/vbd/51744","object":null}
         {"class":"device","key":"01010101-0101-0101-0101-010101010101/vif/0","object":null}
     "#]]
-    .assert_eq(&lines(&read(Some(paused.cursor), &["vm", "device"])));
+    .assert_eq(&lines(&read(&client, Some(paused.cursor), &["vm", "device"])));
+}
 
-    let before = read(None, &["sr"]);
+#[test]
+fn an_sr_is_told_when_it_its_images_or_their_users_change() {
+    let client = Client::new(14);
+    let before = read(&client, None, &["sr"]);
     assert_eq!(before.changes, []);
     let storage = |request| client.ask(Request::Storage(request)).unwrap();
     let config = BTreeMap::from([("path".to_owned(), "/srs/files".to_owned())]);
     let (name, kind) = ("files".to_owned(), "file".to_owned());
     storage(StorageRequest::SrCreate { name, kind, config });
-    let made = read(Some(before.cursor), &["sr"]);
+    let made = read(&client, Some(before.cursor), &["sr"]);
     storage(StorageRequest::VdiCreate { vdi: "files:disk".to_owned(), bytes: 1 << 20 });
-    let with_disk = read(Some(made.cursor.clone()), &["sr"]);
+    let with_disk = read(&client, Some(made.cursor.clone()), &["sr"]);
     let text = linux("two").config_text.replace("cd.iso,raw,xvdc,r,cdrom", "files:disk,,xvda,w");
     client.ask(Request::Create(Create { config_text: text, ..linux("two") })).unwrap();
-    let used = read(Some(with_disk.cursor.clone()), &["sr"]);
+    let used = read(&client, Some(with_disk.cursor.clone()), &["sr"]);
     client.ask(Request::Destroy { target: target("two") }).unwrap();
-    let unused = read(Some(used.cursor.clone()), &["sr"]);
+    let unused = read(&client, Some(used.cursor.clone()), &["sr"]);
     storage(StorageRequest::SrForget { name: "files".to_owned() });
-    let gone = read(Some(unused.cursor.clone()), &["sr"]);
+    let gone = read(&client, Some(unused.cursor.clone()), &["sr"]);
     expect![[r#"
         {"class":"sr","key":"files","object":{"bytes":null,"config":{"path":"/srs/files"},"free_bytes":null,"in_use":0,"kind":"file","name":"files","vdis":null}}
         {"class":"sr","key":"files","object":{"bytes":null,"config":{"path":"/srs/files"},"free_bytes":null,"in_use":0,"kind":"file","name":"files","vdis":null}}
@@ -519,7 +526,11 @@ fn objects_are_told_by_class_and_key_and_a_cursor_goes_on() {
         {"class":"sr","key":"files","object":null}
     "#]]
     .assert_eq(&[made, with_disk, used, unused, gone].iter().map(lines).collect::<String>());
+}
 
+#[test]
+fn a_cursor_or_class_that_is_none_is_refused() {
+    let client = Client::new(15);
     let refused = |cursor: Option<&str>, classes: &[&str]| {
         let classes = classes.iter().map(ToString::to_string).collect();
         let cursor = cursor.map(ToOwned::to_owned);

@@ -11,7 +11,7 @@ fn each(targets: Targets, fallback: Fallback, reply: ReplyWhen) -> Request {
 }
 
 fn told(lab: &mut Lab) -> Vec<Told> {
-    std::mem::take(&mut lab.daemon.told_of_each)
+    std::mem::take(&mut lab.daemon.told_of_each).into_iter().map(|(_, told)| told).collect()
 }
 
 fn runs(lab: &Lab, domid: DomId) -> bool {

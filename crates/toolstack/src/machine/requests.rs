@@ -21,6 +21,45 @@ pub(super) fn fail(client: ClientId, message: String, out: &mut Vec<Action>) {
 }
 
 impl Toolstack {
+    /// Requests about what has happened, and of those who wait for what will.
+    fn handle_followers(
+        &mut self,
+        now: Instant,
+        client: ClientId,
+        request: Request,
+        out: &mut Vec<Action>,
+    ) {
+        match request {
+            Request::Events { since, waits } => self.read_events(client, since, waits, out),
+            Request::Objects { cursor, classes, waits } => {
+                self.read_objects(client, cursor, classes, waits, out);
+            }
+            Request::Wait { target, state } => self.wait_for_state(client, target, state, out),
+            Request::Operations => self.list_operations(now, client, out),
+            Request::Trace { target } => self.trace(now, client, &target, out),
+            other => unreachable!("{other:?} is about no change"),
+        }
+    }
+
+    /// Requests about defined VMs.
+    fn handle_defined(
+        &mut self,
+        now: Instant,
+        client: ClientId,
+        request: Request,
+        out: &mut Vec<Action>,
+    ) {
+        match request {
+            Request::Define { config, fresh_uuid, autostart } => {
+                self.define(now, client, *config, fresh_uuid, autostart, out);
+            }
+            Request::Undefine { target } => self.undefine(client, &target, out),
+            Request::Start { target, start } => self.start_vm(now, client, &target, start, out),
+            Request::StartAll => self.start_all(now, client, out),
+            other => unreachable!("{other:?} is about no defined VM"),
+        }
+    }
+
     pub(super) fn handle_request(
         &mut self,
         now: Instant,
@@ -46,19 +85,15 @@ impl Toolstack {
             | Request::StartTimes { .. }
             | Request::Sched(_)
             | Request::Resolve { .. }) => self.handle_questions(client, request, out),
-            Request::Events { since, waits } => self.read_events(client, since, waits, out),
-            Request::Objects { cursor, classes, waits } => {
-                self.read_objects(client, cursor, classes, waits, out);
-            }
-            Request::Wait { target, state } => self.wait_for_state(client, target, state, out),
-            Request::Define { config, fresh_uuid, autostart } => {
-                self.define(now, client, *config, fresh_uuid, autostart, out);
-            }
-            Request::Undefine { target } => self.undefine(client, &target, out),
-            Request::Start { target, start } => self.start_vm(now, client, &target, start, out),
-            Request::StartAll => self.start_all(now, client, out),
-            Request::Operations => self.list_operations(now, client, out),
-            Request::Trace { target } => self.trace(now, client, &target, out),
+            request @ (Request::Events { .. }
+            | Request::Objects { .. }
+            | Request::Wait { .. }
+            | Request::Operations
+            | Request::Trace { .. }) => self.handle_followers(now, client, request, out),
+            request @ (Request::Define { .. }
+            | Request::Undefine { .. }
+            | Request::Start { .. }
+            | Request::StartAll) => self.handle_defined(now, client, request, out),
             Request::Adopt { target, base } => self.adopt_foreign(client, &target, base, out),
             Request::Disown { target } => self.disown(client, &target, out),
             Request::Host(ask) => self.query(client, Query::Host, QueryWork::Host(ask), out),

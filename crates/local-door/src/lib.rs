@@ -1,5 +1,9 @@
 //! The door for local clients: a unix socket, and a thread for each client, which reads its requests and sends what the
 //! service answers.
+//!
+//! Whatever stands behind it is a [`Served`]: `xylemd`, or a daemon on a simulated host.
+
+mod lines;
 
 use std::cell::RefCell;
 use std::fs::File;
@@ -22,9 +26,8 @@ use service::{Daemon, Gone, Service};
 use toolstack::Asker;
 use toolstack::channel::ChannelId;
 
-use crate::channels::Channels;
-use crate::daemon::Running;
-use crate::lines::{ChannelEnds, Lines};
+pub use crate::lines::ChannelEnds;
+use crate::lines::Lines;
 
 /// Connections served at a time; further ones are refused.
 const CLIENTS_MAX: usize = 256;
@@ -33,9 +36,18 @@ const THREADS_WAITING: usize = 4;
 /// Timeout for the lock: a child that a killed daemon was just starting holds it until its exec.
 const LOCK_WAIT: Duration = Duration::from_secs(1);
 
+/// A daemon that local clients ask.
+pub trait Served: Daemon + Send + Sync {
+    /// Keeps a connection to another host that came with a request; `None` if it is of no use.
+    fn keep(&self, ends: ChannelEnds) -> Option<ChannelId>;
+}
+
 /// Makes sure that no other daemon serves this socket: of several that are started at once one gets
 /// the lock. It is held while the file is open.
-pub(crate) fn lock(socket: &Path) -> Result<File> {
+///
+/// # Errors
+/// Another one has it, or there can be no such file.
+pub fn lock(socket: &Path) -> Result<File> {
     if let Some(folder) = socket.parent() {
         std::fs::create_dir_all(folder)
             .with_context(|| format!("cannot make {}", folder.display()))?;
@@ -61,7 +73,10 @@ pub(crate) fn lock(socket: &Path) -> Result<File> {
 }
 
 /// Binds the socket. The caller must hold the [`lock`].
-pub(crate) fn listen(path: &Path) -> Result<UnixListener> {
+///
+/// # Errors
+/// Another daemon serves it, or there can be no such socket.
+pub fn listen(path: &Path) -> Result<UnixListener> {
     // A daemon of an earlier release has no lock.
     if UnixStream::connect(path).is_ok() {
         bail!("another xylemd serves {} already", path.display());
@@ -85,7 +100,10 @@ pub(crate) fn listen(path: &Path) -> Result<UnixListener> {
 }
 
 /// Accepts clients on the threads that serve them, so that there is always one ready.
-pub(crate) fn serve(listener: UnixListener, daemon: Running) -> std::io::Result<()> {
+///
+/// # Errors
+/// No thread can be started.
+pub fn serve(listener: UnixListener, daemon: Arc<dyn Served>) -> std::io::Result<()> {
     let door = Arc::new(Door {
         listener,
         daemon,
@@ -98,7 +116,7 @@ pub(crate) fn serve(listener: UnixListener, daemon: Running) -> std::io::Result<
 /// Accepts clients.
 struct Door {
     listener: UnixListener,
-    daemon: Running,
+    daemon: Arc<dyn Served>,
     /// Threads that wait for a client, or are about to.
     waiting: AtomicUsize,
     /// Clients being served.
@@ -129,9 +147,9 @@ fn welcome(door: &Arc<Door>) {
             let asker = socket_peercred(&stream)
                 .ok()
                 .map(|peer| Asker { uid: peer.uid.as_raw(), pid: peer.pid.as_raw_nonzero().get() });
-            let channels = &door.daemon.channels;
-            let client = Client { stream: &stream, channel: RefCell::default(), channels };
-            let _broken = client.run(&door.daemon, asker);
+            let daemon = &*door.daemon;
+            let client = Client { stream: &stream, channel: RefCell::default(), daemon };
+            let _broken = client.run(asker);
             door.open.fetch_sub(1, Ordering::Relaxed);
             if door.waiting.fetch_add(1, Ordering::Relaxed) >= THREADS_WAITING {
                 door.waiting.fetch_sub(1, Ordering::Relaxed);
@@ -151,13 +169,13 @@ struct Client<'a> {
     stream: &'a UnixStream,
     /// What came with the request that is being answered.
     channel: RefCell<Option<ChannelEnds>>,
-    channels: &'a Channels,
+    daemon: &'a dyn Served,
 }
 
 impl Client<'_> {
     /// Serves requests until the connection ends. The asker is known if the kernel says who it is.
-    fn run(&self, daemon: &dyn Daemon, asker: Option<Asker>) -> std::io::Result<()> {
-        let service = Service { daemon, door: self, asker };
+    fn run(&self, asker: Option<Asker>) -> std::io::Result<()> {
+        let service = Service { daemon: self.daemon, door: self, asker };
         let descriptors = RefCell::default();
         let mut lines = Lines::of(self.stream, &descriptors);
         loop {
@@ -189,7 +207,7 @@ impl service::Door for Client<'_> {
     }
 
     fn channel(&self) -> Option<ChannelId> {
-        self.channels.put(self.channel.take()?).ok()
+        self.daemon.keep(self.channel.take()?)
     }
 
     fn has_gone(&self) -> bool {

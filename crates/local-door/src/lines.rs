@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 
 /// Descriptors of a connection to another host: what comes from there, and what goes there.
-pub(crate) type ChannelEnds = [OwnedFd; 2];
+pub type ChannelEnds = [OwnedFd; 2];
 
 /// Most descriptors that are kept for a line; further ones are closed.
 const DESCRIPTORS_MAX: usize = 2;

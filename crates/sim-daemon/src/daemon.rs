@@ -1,0 +1,179 @@
+//! What the service of requests needs of a daemon, by messages to the simulation's thread.
+
+use std::sync::Arc;
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use local_door::{ChannelEnds, Served};
+use service::{Ask, Daemon, Door, Gone, Kernel, News};
+use storage::System;
+use toolstack::Reply;
+use toolstack::channel::ChannelId;
+use toolstack::work::Cost;
+use toolstack::xlcfg::HostDefaults;
+use xen::Uuid;
+
+use crate::system::RemoteSystem;
+use crate::world::{Answered, Deed, World, WorldConfig};
+
+/// How often a client that waits is checked: it may have gone.
+const CLIENT_CHECK_INTERVAL: Duration = Duration::from_millis(200);
+
+/// A daemon on a simulated host.
+#[derive(Clone, Debug)]
+pub struct SimDaemon {
+    deeds: Sender<Deed>,
+    /// The virtual time 0, in milliseconds since 1970.
+    origin_unix_ms: u64,
+    defaults: Arc<HostDefaults>,
+}
+
+impl SimDaemon {
+    /// Boots a host, which lives on a thread of its own for as long as somebody has this.
+    ///
+    /// # Errors
+    /// The host cannot be booted.
+    pub fn start(config: WorldConfig) -> anyhow::Result<Self> {
+        let (deeds, to_do) = mpsc::channel();
+        let (booted, is_booted) = mpsc::channel();
+        thread::Builder::new().name("world".to_owned()).spawn(move || {
+            match World::boot(config) {
+                Ok(world) => {
+                    let _gone = booted.send(Ok(world.origin()));
+                    if let Err(error) = world.live(&to_do) {
+                        eprintln!("the simulated host cannot go on: {error}");
+                    }
+                }
+                Err(error) => {
+                    let _gone = booted.send(Err(error.to_string()));
+                }
+            }
+        })?;
+        let origin = is_booted.recv()?.map_err(anyhow::Error::msg)?;
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let origin_unix = now.saturating_sub(Instant::now().duration_since(origin));
+        let origin_unix_ms = u64::try_from(origin_unix.as_millis()).unwrap_or(u64::MAX);
+        Ok(Self { deeds, origin_unix_ms, defaults: Arc::default() })
+    }
+
+    fn begin(&self, ask: Ask) -> mpsc::Receiver<Answered> {
+        let (answers, answered) = mpsc::channel();
+        // Without the thread nobody answers.
+        let _ended = self.deeds.send(Deed::Ask(ask, answers));
+        answered
+    }
+}
+
+impl Daemon for SimDaemon {
+    fn ask(&self, ask: Ask, hear: &mut dyn FnMut(News) -> Result<(), Gone>) -> Result<Reply, Gone> {
+        let answered = self.begin(ask);
+        loop {
+            match answered.recv().map_err(|_| Gone)? {
+                Answered::News(news) => hear(news)?,
+                Answered::Reply(reply) => return Ok(reply),
+            }
+        }
+    }
+
+    fn wait(
+        &self,
+        ask: Ask,
+        patience: Option<Duration>,
+        door: &dyn Door,
+        hear: &mut dyn FnMut(News) -> Result<(), Gone>,
+    ) -> Result<Option<Reply>, Gone> {
+        let answered = self.begin(ask);
+        let deadline = patience.map(|patience| Instant::now() + patience);
+        loop {
+            let left = deadline.map(|it| it.saturating_duration_since(Instant::now()));
+            let interval = left.map_or(CLIENT_CHECK_INTERVAL, |it| it.min(CLIENT_CHECK_INTERVAL));
+            match answered.recv_timeout(interval) {
+                Ok(Answered::Reply(reply)) => return Ok(Some(reply)),
+                Ok(Answered::News(news)) => hear(news)?,
+                Err(RecvTimeoutError::Disconnected) => return Err(Gone),
+                Err(RecvTimeoutError::Timeout) if left.is_some_and(|it| it.is_zero()) => {
+                    return Ok(None);
+                }
+                Err(RecvTimeoutError::Timeout) if door.has_gone() => return Err(Gone),
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+        }
+    }
+
+    fn put(&self, request: toolstack::Request) {
+        let progress = service::Progress::Unwanted;
+        let _reply = self.begin(Ask { asker: None, request, progress });
+    }
+
+    fn pause(&self, time: Duration) {
+        thread::sleep(time);
+    }
+
+    fn fresh_uuid(&self) -> Result<Uuid, String> {
+        let mut bytes = [0; 16];
+        let flags = rustix::rand::GetRandomFlags::empty();
+        match rustix::rand::getrandom(&mut bytes, flags) {
+            Ok(16) => {
+                bytes[6] = bytes[6] & 0x0f | 0x40;
+                bytes[8] = bytes[8] & 0x3f | 0x80;
+                Ok(Uuid(bytes))
+            }
+            _ => Err("no random numbers".to_owned()),
+        }
+    }
+
+    fn unix_ms(&self, at: toolstack::Instant) -> u64 {
+        self.origin_unix_ms + at.0 / 1_000_000
+    }
+
+    fn totals(&self) -> Cost {
+        let (answer, answered) = mpsc::channel();
+        let _ended = self.deeds.send(Deed::Totals(answer));
+        answered.recv().unwrap_or_default()
+    }
+
+    fn activity(&self) -> api::Activity {
+        api::Activity::default()
+    }
+
+    fn pong(&self) -> api::Pong {
+        let release = concat!(env!("CARGO_PKG_VERSION"), " on a simulated host");
+        api::Pong { release: release.to_owned(), pid: std::process::id() }
+    }
+
+    fn kernel(&self) -> Kernel {
+        Kernel {
+            host: "simulated".to_owned(),
+            release: "0".to_owned(),
+            version: "simulated".to_owned(),
+            machine: "x86_64".to_owned(),
+        }
+    }
+
+    fn host_defaults(&self) -> Result<Arc<HostDefaults>, String> {
+        Ok(Arc::clone(&self.defaults))
+    }
+
+    fn peer(&self, _: api::PeerRequest) -> Result<api::Reply, String> {
+        Err("a simulated host has no peers".to_owned())
+    }
+
+    fn call(&self, peer: &str) -> Result<ChannelId, String> {
+        Err(format!("{peer}: a simulated host has no peers"))
+    }
+
+    fn lend(&self, _: ChannelId, device: &str) -> Result<(), String> {
+        Err(format!("{device} is a device of a simulated host, and cannot be lent"))
+    }
+
+    fn storage(&self) -> Box<dyn System> {
+        Box::new(RemoteSystem::new(self.deeds.clone()))
+    }
+}
+
+impl Served for SimDaemon {
+    fn keep(&self, _: ChannelEnds) -> Option<ChannelId> {
+        None
+    }
+}

@@ -1,0 +1,180 @@
+//! The thread on which the simulated host lives.
+
+use std::collections::BTreeMap;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use service::{Ask, News, Progress};
+use sim::{Daemon, DaemonError, HostConfig, MachineConfig, SimHost, SimOs, Time};
+use toolstack::work::Cost;
+use toolstack::{ClientId, Reply};
+
+/// How long the thread sleeps at most: time goes on for guests that do nothing, too.
+const TICK: Duration = Duration::from_millis(100);
+
+/// Steps that are done before clients are looked at again.
+const STEPS: usize = 64;
+
+/// The host to simulate.
+#[derive(Clone, Copy, Debug)]
+pub struct WorldConfig {
+    pub seed: u64,
+    /// Of the host.
+    pub memory_mib: u64,
+    pub cpus: u32,
+}
+
+/// Something to be done on the simulation's thread.
+pub enum Deed {
+    /// A request to the machine, and where news and its reply go.
+    Ask(Ask, Sender<Answered>),
+    /// A call to the simulated operating system.
+    System(Box<dyn FnOnce(&mut SimOs) + Send>),
+    /// What all work has cost.
+    Totals(Sender<Cost>),
+}
+
+/// A message to a client.
+pub enum Answered {
+    News(News),
+    Reply(Reply),
+}
+
+struct Waiting {
+    answers: Sender<Answered>,
+    progress: Progress,
+}
+
+/// What VMs are made of there.
+fn furnish(os: &SimOs) {
+    os.add_file("/boot/vmlinuz", sim::kernel_image());
+    os.add_file("/boot/initrd.img", vec![0x1f; 20_000]);
+    os.add_directory("/srv");
+    os.add_bridge("xenbr0");
+}
+
+/// A host, a daemon on it, and who waits for that.
+pub struct World {
+    host: SimHost,
+    daemon: Daemon,
+    waiting: BTreeMap<ClientId, Waiting>,
+    /// The real time of the virtual time 0.
+    origin: Instant,
+}
+
+impl World {
+    /// Boots the host and starts the daemon.
+    ///
+    /// # Errors
+    /// The daemon's.
+    pub fn boot(config: WorldConfig) -> Result<Self, DaemonError> {
+        let WorldConfig { seed, memory_mib, cpus } = config;
+        let pages = memory_mib * 256;
+        let dom0_pages = (pages / 8).clamp(64 << 8, 4096 << 8);
+        let machine = MachineConfig { pages, dom0_pages, cpus, ..MachineConfig::default() };
+        let host = SimHost::boot(HostConfig { seed, machine, ..HostConfig::default() });
+        furnish(host.os());
+        // Nobody reads it, and it would grow for days.
+        host.keep_last(0);
+        let mut daemon = Daemon::start(&host)?;
+        daemon.told = Some(Vec::new());
+        let now = Duration::from_nanos(host.now().0);
+        let began = Instant::now();
+        let origin = began.checked_sub(now).unwrap_or(began);
+        Ok(Self { host, daemon, waiting: BTreeMap::new(), origin })
+    }
+
+    /// The real time of the virtual time 0.
+    #[must_use]
+    pub fn origin(&self) -> Instant {
+        self.origin
+    }
+
+    /// Lives until nobody can ask for anything any more.
+    ///
+    /// # Errors
+    /// The daemon cannot go on.
+    pub fn live(mut self, deeds: &Receiver<Deed>) -> Result<(), DaemonError> {
+        loop {
+            let now = Time(u64::try_from(self.origin.elapsed().as_nanos()).unwrap_or(u64::MAX));
+            let date = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+            self.host.os().set_unix_ms(u64::try_from(date.as_millis()).unwrap_or(u64::MAX));
+            let is_busy = self.go_on_to(now)?;
+            let sleep = if is_busy { Duration::ZERO } else { self.until_next(now) };
+            match deeds.recv_timeout(sleep) {
+                Ok(deed) => self.take(deed)?,
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return Ok(()),
+            }
+            while let Ok(deed) = deeds.try_recv() {
+                self.take(deed)?;
+            }
+        }
+    }
+
+    /// Does what is due by now, or a part of it. Returns whether there is more.
+    fn go_on_to(&mut self, now: Time) -> Result<bool, DaemonError> {
+        for _ in 0..STEPS {
+            let went_on = self.daemon.step(now)?;
+            self.answer();
+            if !went_on {
+                // What hypercalls took may be ahead of the real clock; then it waits for that.
+                self.host.sleep_until(now);
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    fn until_next(&self, now: Time) -> Duration {
+        let next = self.daemon.next_time().map(|next| next.0.saturating_sub(now.0));
+        next.map_or(TICK, |ns| TICK.min(Duration::from_nanos(ns)))
+    }
+
+    fn take(&mut self, deed: Deed) -> Result<(), DaemonError> {
+        match deed {
+            Deed::Ask(Ask { asker, request, progress }, answers) => {
+                self.daemon.asker = asker;
+                let client = self.daemon.request(request)?;
+                self.waiting.insert(client, Waiting { answers, progress });
+                self.answer();
+            }
+            Deed::System(call) => call(&mut self.host.os().clone()),
+            Deed::Totals(answer) => {
+                // A client that has hung up no longer wants to know.
+                let _gone = answer.send(self.daemon.totals.clone());
+            }
+        }
+        Ok(())
+    }
+
+    /// Passes on what the daemon has said.
+    fn answer(&mut self) {
+        let progress = self.daemon.told.as_mut().map(std::mem::take).unwrap_or_default();
+        for (client, far) in progress {
+            if self.waiting.get(&client).is_some_and(|it| it.progress == Progress::Wanted) {
+                self.tell(client, News::Progress(Box::new(far)));
+            }
+        }
+        for (client, told) in std::mem::take(&mut self.daemon.told_of_each) {
+            self.tell(client, News::Told(told));
+        }
+        for (client, started) in std::mem::take(&mut self.daemon.started) {
+            let sim::Started { vm, done, total, failure } = started;
+            self.tell(client, News::Started { vm, done, total, failure });
+        }
+        while let Some(client) = self.daemon.poll_answered() {
+            let reply = self.daemon.take_reply(client);
+            if let (Some(reply), Some(waiting)) = (reply, self.waiting.remove(&client)) {
+                let _gone = waiting.answers.send(Answered::Reply(reply));
+            }
+        }
+        self.daemon.logged.clear();
+    }
+
+    fn tell(&self, client: ClientId, news: News) {
+        if let Some(waiting) = self.waiting.get(&client) {
+            let _gone = waiting.answers.send(Answered::News(news));
+        }
+    }
+}
