@@ -51,6 +51,8 @@ fn furnish(os: &SimOs) {
     os.add_file("/boot/initrd.img", vec![0x1f; 20_000]);
     os.add_directory("/srv");
     os.add_bridge("xenbr0");
+    // So that disks can be snapshotted and copied while VMs run.
+    os.set_shares_blocks(true);
 }
 
 /// A host, a daemon on it, and who waits for that.
