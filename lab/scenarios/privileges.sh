@@ -17,6 +17,7 @@ restart_store() {
 }
 # The store as it is meant to be run.
 restart_store --user 65534:65534
+printf '%s\n' xylem:x:64001: xylem-operator:x:64002: xylem-admin:x:64003: >>/etc/group
 start_xylemd
 
 # parser: the process that waits for the next kernel.
@@ -55,6 +56,45 @@ is_confined() {
     check "$2 gains nothing by programs" status_has "$1" 'NoNewPrivs:.1'
     check "$2 has a filter of system calls" status_has "$1" 'Seccomp:.2'
 }
+
+# as GROUPS COMMAND...: by a user in these groups.
+as() {
+    lab_groups=$1
+    shift
+    /usr/bin/setpriv --reuid 1234 --regid 1234 --groups "$lab_groups" -- "$@"
+}
+# roles: who may do what, by their groups.
+roles() {
+    unikernel_cfg mine
+    xy create -q /tmp/mine.cfg
+    check "the socket is root's and its group's" test "$(stat -c '%a %u %g' /run/xylem/xylemd.sock)" = '660 0 64001'
+    check "a stranger cannot connect" refused_with 'for root and the members of the group xylem' as 1234 xy list
+    check "a viewer lists" as 64001 xy list mine
+    check "a viewer reads the objects" sh -c '/usr/bin/setpriv --reuid 1234 --regid 1234 --groups 64001 -- xy objects vm | grep -q mine'
+    check "a viewer pauses nothing" refused_with 'needs the role operator, and yours is viewer' as 64001 xy pause mine
+    check "a viewer makes nothing" refused_with 'needs the role admin' as 64001 xy create -q /tmp/mine.cfg
+    check "an operator pauses" as 64001,64002 xy pause mine
+    check "and lets it go on" as 64001,64002 xy unpause mine
+    check "an operator makes nothing" refused_with 'needs the role admin, and yours is operator' \
+        as 64001,64002 xy save mine /tmp/mine.save
+    check "nothing was written" test ! -e /tmp/mine.save
+    check "an admin saves" as 64001,64003 xy save mine /tmp/mine.save
+    check "and restores" as 64001,64003 xy restore /tmp/mine.save
+    check "and destroys" as 64001,64003 xy destroy mine
+    lab_crowd=
+    for lab_number in $(seq 32); do
+        as 64001 timeout 120 xy objects -f >/dev/null 2>&1 &
+        lab_crowd="$lab_crowd $!"
+    done
+    check "a user has so many connections and no more" wait_for \
+        "refused_with 'uid 1234 has 32 connections already' as 64001 xy list" 60
+    check "root is served meanwhile" xy list
+    kill $lab_crowd
+    check "and the user again after that" wait_for 'as 64001 xy list >/dev/null' 30
+    check "what was refused is in the log" grep -q 'pause by uid 1234 (pid [0-9]*): not permitted to a viewer' \
+        /results/xylemd.log
+}
+roles
 
 cp /guest/disk.img /tmp/disk1.img
 unikernel_cfg one "vif = ['bridge=xenbr0']" "disk = ['/tmp/disk1.img,raw,xvda,r']"
@@ -160,6 +200,7 @@ check "unseen dies" xl destroy unseen
 # xl leaves the folder in which it notes its own domains.
 xenstore-rm /libxl
 restart_store --user 65534:65534
+printf '%s\n' xylem:x:64001: xylem-operator:x:64002: xylem-admin:x:64003: >>/etc/group
 start_xylemd
 check "its death is known to the next daemon" wait_for 'same_state /results/state.before' 60
 comes_and_goes two

@@ -271,6 +271,7 @@ fn debian(release: &Release, folder: &Path, source: &Path) -> Result<Vec<PathBuf
     for (unit, name) in [
         ("xylem-xenstored.service", "xylem-xenstored.xenstored.service"),
         ("xylem-xenstored.sysusers", "xylem-xenstored.sysusers"),
+        ("xylem.sysusers", "xylem.sysusers"),
         ("xylemd.service", "xylem.xylemd.service"),
         ("xylemd.socket", "xylem.xylemd.socket"),
         ("xylem-auto.service", "xylem.xylem-auto.service"),
@@ -348,11 +349,10 @@ fn tarball(release: &Release, folder: &Path, staging: &Path) -> Result<PathBuf> 
     ] {
         put(&tree.join("files/lib/systemd/system").join(name), &fs::read(dist.join(unit))?, 0o644)?;
     }
-    put(
-        &tree.join("files/lib/sysusers.d/xylem-xenstored.conf"),
-        &fs::read(dist.join("xylem-xenstored.sysusers"))?,
-        0o644,
-    )?;
+    for name in ["xylem-xenstored", "xylem"] {
+        let users = fs::read(dist.join(format!("{name}.sysusers")))?;
+        put(&tree.join(format!("files/lib/sysusers.d/{name}.conf")), &users, 0o644)?;
+    }
     for script in fs::read_dir(dist.join("openrc"))? {
         let script = script?.path();
         put(&tree.join("openrc").join(name_of(&script)), &fs::read(&script)?, 0o755)?;

@@ -25,6 +25,8 @@ pub enum News {
 /// A failed call.
 #[derive(Debug, thiserror::Error)]
 pub enum CallError {
+    #[error("{path} is for root and the members of the group xylem", path = path.display())]
+    NotPermitted { path: PathBuf },
     #[error("cannot reach xylemd at {path}: {reason}; is it running?", path = path.display())]
     Unreachable { path: PathBuf, reason: io::Error },
     #[error("the connection to xylemd broke: {0}")]
@@ -57,10 +59,13 @@ impl Client {
     /// Connects to the daemon at `path`.
     ///
     /// # Errors
-    /// [`CallError::Unreachable`].
+    /// [`CallError::Unreachable`], [`CallError::NotPermitted`].
     pub fn connect(path: &Path) -> Result<Self, CallError> {
         match UnixStream::connect(path) {
             Ok(stream) => Ok(Self { stream: BufReader::new(stream) }),
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                Err(CallError::NotPermitted { path: path.to_owned() })
+            }
             Err(reason) => Err(CallError::Unreachable { path: path.to_owned(), reason }),
         }
     }

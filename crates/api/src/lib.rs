@@ -44,7 +44,7 @@ pub use psr::{
 };
 pub use request::{
     Adopt, AfterSave, ConsoleKind, Create, DumpCore, LimitChanges, Planned, Request, Restore, Save,
-    SavedFormat, Target, Targets, Wait,
+    SavedFormat, Target, Targets, Wait, name_of,
 };
 pub use sched::{SchedPool, SchedRequest, SchedRow, Scheduler, VcpuBudget};
 pub use storage::{ImageRow, SrRow, StorageRequest, VdiList, VdiRow, VdiUser};

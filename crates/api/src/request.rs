@@ -443,6 +443,17 @@ pub enum Request {
     Trace { target: String },
 }
 
+/// A request's name in the protocol, with that of what is done: `storage vdi-create`.
+#[must_use]
+pub fn name_of(request: &Request) -> String {
+    let json = serde_json::to_value(request).unwrap_or_default();
+    ["op", "do", "what"]
+        .iter()
+        .filter_map(|key| json.get(key)?.as_str())
+        .collect::<Vec<_>>()
+        .join(" ")
+}
+
 /// Flags that are not set are omitted, for older daemons, and so are zeros.
 pub(crate) fn is_unset<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()

@@ -4,15 +4,17 @@
 //! Whatever stands behind it is a [`Served`]: `xylemd`, or a daemon on a simulated host.
 
 mod lines;
+mod who;
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Write as _;
 use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -21,16 +23,21 @@ use api::Answer;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::io::Errno;
-use rustix::net::sockopt::socket_peercred;
-use service::{Daemon, Gone, Service};
+use service::{Daemon, Gone, Role, Service};
 use toolstack::Asker;
 use toolstack::channel::ChannelId;
 
 pub use crate::lines::ChannelEnds;
 use crate::lines::Lines;
+use crate::who::Who;
+pub use crate::who::group;
 
 /// Connections served at a time; further ones are refused.
 const CLIENTS_MAX: usize = 256;
+/// Those of one user who is not an admin: others are served, too.
+const CLIENTS_OF_A_USER_MAX: usize = 32;
+/// Bytes of a request by such a user, who has no configurations to send.
+const LINE_OF_A_USER_BYTES_MAX: usize = 64 << 10;
 /// Idle threads kept ready for clients, since creating a thread would delay them.
 const THREADS_WAITING: usize = 4;
 /// Timeout for the lock: a child that a killed daemon was just starting holds it until its exec.
@@ -72,7 +79,7 @@ pub fn lock(socket: &Path) -> Result<File> {
     }
 }
 
-/// Binds the socket. The caller must hold the [`lock`].
+/// Binds the socket, for root alone. The caller must hold the [`lock`].
 ///
 /// # Errors
 /// Another daemon serves it, or there can be no such socket.
@@ -99,6 +106,16 @@ pub fn listen(path: &Path) -> Result<UnixListener> {
     Ok(listener)
 }
 
+/// Lets the members of a group, by its number, open a socket.
+///
+/// # Errors
+/// The kernel's.
+pub fn open_to(path: &Path, group: u32) -> Result<()> {
+    std::os::unix::fs::chown(path, None, Some(group))
+        .and_then(|()| std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o660)))
+        .with_context(|| format!("cannot open {} to group {group}", path.display()))
+}
+
 /// Accepts clients on the threads that serve them, so that there is always one ready.
 ///
 /// # Errors
@@ -109,6 +126,7 @@ pub fn serve(listener: UnixListener, daemon: Arc<dyn Served>) -> std::io::Result
         daemon,
         waiting: AtomicUsize::new(0),
         open: AtomicUsize::new(0),
+        users: Mutex::default(),
     });
     (0..THREADS_WAITING).try_for_each(|_| add_thread(&door))
 }
@@ -121,6 +139,56 @@ struct Door {
     waiting: AtomicUsize,
     /// Clients being served.
     open: AtomicUsize,
+    /// Those of users who are not admins.
+    users: Mutex<BTreeMap<u32, usize>>,
+}
+
+impl Door {
+    fn users(&self) -> MutexGuard<'_, BTreeMap<u32, usize>> {
+        // Every change of it is a single one.
+        self.users.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Serves a client, if it may do anything here.
+    fn serve(&self, stream: &UnixStream) {
+        match who::is_at(stream) {
+            // A broken connection only ends this client.
+            Ok(Who { asker, role: Role::Admin }) => drop(self.run(stream, asker, Role::Admin)),
+            Ok(Who { asker, role }) => {
+                let uid = asker.uid;
+                let count = {
+                    let mut users = self.users();
+                    let count = users.entry(uid).or_default();
+                    *count += 1;
+                    *count
+                };
+                if count <= CLIENTS_OF_A_USER_MAX {
+                    let _broken = self.run(stream, asker, role);
+                } else {
+                    refuse(
+                        stream,
+                        format!("uid {uid} has {CLIENTS_OF_A_USER_MAX} connections already"),
+                    );
+                }
+                let mut users = self.users();
+                match users.get_mut(&uid) {
+                    Some(count) if *count > 1 => *count -= 1,
+                    _ => drop(users.remove(&uid)),
+                }
+            }
+            Err(why) => refuse(stream, why),
+        }
+    }
+
+    fn run(&self, stream: &UnixStream, asker: Asker, role: Role) -> std::io::Result<()> {
+        let daemon = &*self.daemon;
+        Client { stream, channel: RefCell::default(), daemon }.run(asker, role)
+    }
+}
+
+fn refuse(mut stream: &UnixStream, why: String) {
+    let refusal = api::encode_answer(&Answer::Error(why));
+    let _gone = stream.write_all(refusal.as_bytes());
 }
 
 fn add_thread(door: &Arc<Door>) -> std::io::Result<()> {
@@ -143,13 +211,7 @@ fn welcome(door: &Arc<Door>) {
                 // this one.
                 let _later = add_thread(door);
             }
-            // A broken connection only ends this client.
-            let asker = socket_peercred(&stream)
-                .ok()
-                .map(|peer| Asker { uid: peer.uid.as_raw(), pid: peer.pid.as_raw_nonzero().get() });
-            let daemon = &*door.daemon;
-            let client = Client { stream: &stream, channel: RefCell::default(), daemon };
-            let _broken = client.run(asker);
+            door.serve(&stream);
             door.open.fetch_sub(1, Ordering::Relaxed);
             if door.waiting.fetch_add(1, Ordering::Relaxed) >= THREADS_WAITING {
                 door.waiting.fetch_sub(1, Ordering::Relaxed);
@@ -157,9 +219,7 @@ fn welcome(door: &Arc<Door>) {
             }
         } else {
             door.open.fetch_sub(1, Ordering::Relaxed);
-            let message = format!("{CLIENTS_MAX} clients are connected already; try again");
-            let refusal = api::encode_answer(&Answer::Error(message));
-            let _gone = (&stream).write_all(refusal.as_bytes());
+            refuse(&stream, format!("{CLIENTS_MAX} clients are connected already; try again"));
         }
     }
 }
@@ -173,15 +233,23 @@ struct Client<'a> {
 }
 
 impl Client<'_> {
-    /// Serves requests until the connection ends. The asker is known if the kernel says who it is.
-    fn run(&self, asker: Option<Asker>) -> std::io::Result<()> {
-        let service = Service { daemon: self.daemon, door: self, asker };
+    /// Serves requests until the connection ends.
+    fn run(&self, asker: Asker, role: Role) -> std::io::Result<()> {
+        let service = Service { daemon: self.daemon, door: self, asker: Some(asker), role };
+        let bytes_max = match role {
+            Role::Admin => api::LINE_BYTES_MAX,
+            Role::Viewer | Role::Operator => LINE_OF_A_USER_BYTES_MAX,
+        };
         let descriptors = RefCell::default();
         let mut lines = Lines::of(self.stream, &descriptors);
         loop {
-            let (line, channel) = lines.next(api::LINE_BYTES_MAX as u64 + 1)?;
+            let (line, channel) = lines.next(bytes_max as u64 + 1)?;
             if line.is_empty() {
                 return Ok(());
+            }
+            if line.len() > bytes_max {
+                return self
+                    .send(&Answer::Error(format!("a request is {bytes_max} bytes long at most")));
             }
             *self.channel.borrow_mut() = channel;
             let answer = match api::decode_request(&line) {

@@ -15,6 +15,7 @@ mod objects;
 mod pci;
 mod psr;
 mod render;
+mod rights;
 mod saved;
 mod sched;
 mod storage;
@@ -33,6 +34,8 @@ use toolstack::work::Cost;
 use toolstack::xlcfg::HostDefaults;
 use toolstack::{Asker, Instant, Reply, Told};
 use xen::Uuid;
+
+pub use rights::Role;
 
 /// The client is gone, or the daemon is about to end: nobody waits for the answer.
 #[derive(Debug)]
@@ -122,6 +125,9 @@ pub trait Daemon {
     /// Puts a request whose reply says nothing.
     fn put(&self, request: toolstack::Request);
 
+    /// Takes note of a request that was refused to somebody with this role.
+    fn refused(&self, asker: Option<Asker>, role: Role, request: &Request);
+
     /// Lets some time pass.
     fn pause(&self, time: Duration);
 
@@ -192,6 +198,7 @@ pub struct Service<'a> {
     pub daemon: &'a dyn Daemon,
     pub door: &'a dyn Door,
     pub asker: Option<Asker>,
+    pub role: Role,
 }
 
 impl Service<'_> {
@@ -200,6 +207,10 @@ impl Service<'_> {
     /// # Errors
     /// [`Gone`] if nobody waits for it any more.
     pub fn answer(&self, request: Request) -> Result<Answer, Gone> {
+        if let Some(refusal) = self.role.refusal(&request) {
+            self.daemon.refused(self.asker, self.role, &request);
+            return Ok(refusal);
+        }
         match self.reply(request) {
             Ok(reply) => Ok(Answer::Ok(reply)),
             Err(Failed::Told(message)) => Ok(Answer::Error(message)),

@@ -6,12 +6,12 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use local_door::{ChannelEnds, Served};
-use service::{Ask, Daemon, Door, Gone, Kernel, News};
+use service::{Ask, Daemon, Door, Gone, Kernel, News, Role};
 use storage::System;
-use toolstack::Reply;
 use toolstack::channel::ChannelId;
 use toolstack::work::Cost;
 use toolstack::xlcfg::HostDefaults;
+use toolstack::{Asker, Reply};
 use xen::Uuid;
 
 use crate::system::RemoteSystem;
@@ -105,6 +105,8 @@ impl Daemon for SimDaemon {
         let progress = service::Progress::Unwanted;
         let _reply = self.begin(Ask { asker: None, request, progress });
     }
+
+    fn refused(&self, _: Option<Asker>, _: Role, _: &api::Request) {}
 
     fn pause(&self, time: Duration) {
         thread::sleep(time);

@@ -7,12 +7,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
-use service::{Ask, Daemon, Door, Gone, Kernel, News};
+use service::{Ask, Daemon, Door, Gone, Kernel, News, Role};
 use storage_host::LinuxSystem;
 use toolstack::channel::{Channel, ChannelId, Received};
 use toolstack::work::Cost;
 use toolstack::xlcfg::HostDefaults;
-use toolstack::{Reply, Request};
+use toolstack::{Asker, Reply, Request};
 use xen::Uuid;
 
 use crate::channels::Channels;
@@ -74,6 +74,12 @@ impl Daemon for Running {
     fn put(&self, request: Request) {
         let ask = Ask { asker: None, request, progress: service::Progress::Unwanted };
         let _reply = self.core.begin(ask);
+    }
+
+    fn refused(&self, asker: Option<Asker>, role: Role, request: &api::Request) {
+        let by = asker.map_or(String::new(), |it| format!(" by uid {} (pid {})", it.uid, it.pid));
+        let (asked, role) = (api::name_of(request), role.as_str());
+        crate::warn(format_args!("{asked}{by}: not permitted to a {role}"));
     }
 
     fn pause(&self, time: Duration) {

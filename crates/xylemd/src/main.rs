@@ -250,6 +250,11 @@ fn run(options: &Options) -> Result<()> {
         Some(opened) => opened,
         None => local_door::listen(&options.socket)?,
     };
+    if let Some(group) = local_door::group(service::Role::Viewer) {
+        // Without them everything works for root.
+        let opened = local_door::open_to(&options.socket, group);
+        opened.unwrap_or_else(|error| warn(format_args!("{error:#}; only root can use it")));
+    }
     let status = local_door::listen(&options.status_socket)?;
     let images = images::Images::new(parser);
     supervision::end_when_told(stop, images.clone()).context("cannot start")?;

@@ -5,7 +5,7 @@ use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
 use api::{Answer, Reply, Request};
-use service::{Ask, Daemon, Door, Gone, Kernel, News, Service};
+use service::{Ask, Daemon, Door, Gone, Kernel, News, Role, Service};
 use sim::{HostConfig, SimHost, Time};
 use storage::System;
 use toolstack::work::Cost;
@@ -25,6 +25,9 @@ pub(crate) struct Client {
     pub(crate) channels_taken: Cell<u32>,
     /// Of the host's `xl.conf`.
     pub(crate) xl_conf: RefCell<String>,
+    pub(crate) role: RefCell<Role>,
+    /// Who was refused what.
+    pub(crate) refused: RefCell<Vec<String>>,
 }
 
 impl Client {
@@ -49,12 +52,18 @@ impl Client {
             uuids: RefCell::new(0),
             channels_taken: Cell::new(0),
             xl_conf: RefCell::default(),
+            role: RefCell::new(Role::Admin),
+            refused: RefCell::default(),
         }
     }
 
     pub(crate) fn ask(&self, request: Request) -> Result<Reply, String> {
         let asker = Some(Asker { uid: 1000, pid: 77 });
-        match (Service { daemon: self, door: self, asker }).answer(request).expect("nobody left") {
+        let role = *self.role.borrow();
+        match (Service { daemon: self, door: self, asker, role })
+            .answer(request)
+            .expect("nobody left")
+        {
             Answer::Ok(reply) => Ok(reply),
             Answer::Error(message) => Err(message),
             other => panic!("no final answer: {other:?}"),
@@ -138,6 +147,12 @@ impl Daemon for Client {
         let mut daemon = self.daemon.borrow_mut();
         daemon.asker = None;
         daemon.request(request).unwrap();
+    }
+
+    fn refused(&self, asker: Option<Asker>, role: Role, request: &Request) {
+        let uid = asker.expect("somebody asks").uid;
+        let line = format!("{uid} as {}: {}", role.as_str(), api::name_of(request));
+        self.refused.borrow_mut().push(line);
     }
 
     fn pause(&self, time: Duration) {

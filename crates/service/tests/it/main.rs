@@ -5,3 +5,4 @@ mod host;
 mod pci;
 mod psr;
 mod requests;
+mod rights;

@@ -1,0 +1,198 @@
+//! Who may ask for what.
+
+use api::{
+    Answer, CheckpointRequest, HostRequest, LimitChanges, PciRequest, PeerRequest, PsrRequest,
+    Request, SchedRequest, StorageRequest,
+};
+
+/// What a client may do. Each may do what those before it may.
+///
+/// Whoever may name files, devices or programs of the host, or write to a guest's memory or configuration, can become root
+/// there. So an operator gets none of that: VMs go on and off as they are.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub enum Role {
+    /// Looks, at everything but passwords and what guests have in their memory.
+    Viewer,
+    /// Starts, stops and pauses VMs that are there.
+    Operator,
+    /// Is as good as root.
+    Admin,
+}
+
+impl Role {
+    pub const ALL: [Self; 3] = [Self::Viewer, Self::Operator, Self::Admin];
+
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Viewer => "viewer",
+            Self::Operator => "operator",
+            Self::Admin => "admin",
+        }
+    }
+
+    /// The group of the host whose members have this role.
+    #[must_use]
+    pub fn group(self) -> &'static str {
+        match self {
+            Self::Viewer => "xylem",
+            Self::Operator => "xylem-operator",
+            Self::Admin => "xylem-admin",
+        }
+    }
+
+    /// The least role that may ask for this.
+    #[must_use]
+    pub fn needed(request: &Request) -> Self {
+        match request {
+            Request::Ping
+            | Request::List { .. }
+            | Request::Domid { .. }
+            | Request::Domname { .. }
+            | Request::BlockList { .. }
+            | Request::NetworkList { .. }
+            | Request::ChannelList { .. }
+            | Request::KeyboardList { .. }
+            | Request::VcpuList { .. }
+            | Request::Uptime { .. }
+            | Request::Explain { .. }
+            | Request::Info
+            | Request::Counters
+            | Request::Activity
+            | Request::Vms
+            | Request::Events { .. }
+            | Request::Objects { .. }
+            | Request::WaitFor { .. }
+            | Request::Operations
+            | Request::Trace { .. } => Self::Viewer,
+            Request::Shutdown { .. }
+            | Request::Reboot { .. }
+            | Request::Destroy { .. }
+            | Request::Pause { .. }
+            | Request::Unpause { .. }
+            | Request::Suspend { .. }
+            | Request::Resume { .. }
+            | Request::Start { .. }
+            | Request::StartAll
+            | Request::CdEject { .. } => Self::Operator,
+            // Files, devices and networks of the host, or what decides over them.
+            Request::Create(_)
+            | Request::Check(_)
+            | Request::Plan { .. }
+            | Request::Define(_)
+            | Request::Undefine { .. }
+            | Request::Adopt(_)
+            | Request::Disown { .. }
+            | Request::Save(_)
+            | Request::Restore(_)
+            | Request::DumpCore(_)
+            | Request::Migrate(_)
+            | Request::MigrateReceive { .. }
+            | Request::MigrateSettle { .. }
+            | Request::HostShutdown { .. }
+            | Request::Console { .. }
+            | Request::QemuMonitorCommand { .. }
+            | Request::BlockAttach { .. }
+            | Request::BlockDetach { .. }
+            | Request::CdInsert { .. }
+            | Request::NetworkAttach { .. }
+            | Request::NetworkDetach { .. }
+            | Request::KeyboardAttach { .. }
+            | Request::KeyboardDetach { .. }
+            | Request::Tune(_)
+            // Passwords of VNC and SPICE are among these.
+            | Request::Configs { .. }
+            | Request::ConfigText { .. } => Self::Admin,
+            Request::Limits(changes) => Self::if_it_only_looks(*changes == LimitChanges::default()),
+            Request::Sched(request) => {
+                Self::if_it_only_looks(!matches!(request, SchedRequest::Change { .. }))
+            }
+            Request::Peer(request) => {
+                Self::if_it_only_looks(matches!(request, PeerRequest::Key | PeerRequest::List))
+            }
+            Request::Checkpoint(request) => {
+                Self::if_it_only_looks(matches!(request, CheckpointRequest::CheckpointList { .. }))
+            }
+            Request::Storage(request) => Self::if_it_only_looks(only_looks_at_storage(request)),
+            Request::Host(request) => Self::if_it_only_looks(only_looks_at_host(request)),
+        }
+    }
+
+    fn if_it_only_looks(looks: bool) -> Self {
+        if looks { Self::Viewer } else { Self::Admin }
+    }
+
+    /// Why a client with this role, or with none, is refused; `None` if it is not.
+    pub(crate) fn refusal(self, request: &Request) -> Option<Answer> {
+        let needed = Self::needed(request);
+        (self < needed).then(|| {
+            Answer::Error(format!(
+                "not permitted: this needs the role {}, and yours is {}; root can add you to the group {}",
+                needed.as_str(),
+                self.as_str(),
+                needed.group(),
+            ))
+        })
+    }
+}
+
+fn only_looks_at_storage(request: &StorageRequest) -> bool {
+    match request {
+        StorageRequest::SrList
+        | StorageRequest::SrInfo { .. }
+        | StorageRequest::VdiList { .. }
+        | StorageRequest::ImageList => true,
+        StorageRequest::SrCreate { .. }
+        | StorageRequest::SrIntroduce { .. }
+        | StorageRequest::SrForget { .. }
+        | StorageRequest::SrDestroy { .. }
+        | StorageRequest::VdiCreate { .. }
+        | StorageRequest::VdiDestroy { .. }
+        | StorageRequest::VdiResize { .. }
+        | StorageRequest::VdiSnapshot { .. }
+        | StorageRequest::VdiClone { .. }
+        | StorageRequest::VdiLend { .. }
+        | StorageRequest::ImageAdd(_)
+        | StorageRequest::ImageRemove { .. } => false,
+    }
+}
+
+fn only_looks_at_host(request: &HostRequest) -> bool {
+    match request {
+        HostRequest::Topology { .. }
+        | HostRequest::Defaults
+        | HostRequest::NodeAffinity { .. }
+        | HostRequest::Pools
+        | HostRequest::Enforcing => true,
+        HostRequest::Pci(request) => match request {
+            PciRequest::Assignable | PciRequest::List { .. } => true,
+            PciRequest::AssignableAdd { .. }
+            | PciRequest::AssignableRemove { .. }
+            | PciRequest::Attach { .. }
+            | PciRequest::Detach { .. } => false,
+        },
+        HostRequest::Psr(request) => match request {
+            PsrRequest::Hardware
+            | PsrRequest::CmtShow { .. }
+            | PsrRequest::CatShow { .. }
+            | PsrRequest::MbaShow { .. } => true,
+            PsrRequest::CmtAttach { .. }
+            | PsrRequest::CmtDetach { .. }
+            | PsrRequest::CatSet { .. }
+            | PsrRequest::MbaSet { .. } => false,
+        },
+        // Xen's messages tell of addresses, as the kernel's do.
+        HostRequest::Console { .. }
+        | HostRequest::DebugKeys { .. }
+        | HostRequest::PoolCreate { .. }
+        | HostRequest::PoolDestroy { .. }
+        | HostRequest::PoolRename { .. }
+        | HostRequest::PoolAdd { .. }
+        | HostRequest::PoolRemove { .. }
+        | HostRequest::PoolMigrate { .. }
+        | HostRequest::PoolSplit
+        | HostRequest::SetParameters { .. }
+        | HostRequest::SetEnforcing { .. }
+        | HostRequest::LoadPolicy { .. } => false,
+    }
+}
