@@ -17,7 +17,10 @@ restart_store() {
 }
 # The store as it is meant to be run.
 restart_store --user 65534:65534
-printf '%s\n' xylem:x:64001: xylem-operator:x:64002: xylem-admin:x:64003: >>/etc/group
+printf '%s\n' xylem:x:64001:vera,oscar,adam xylem-operator:x:64002:oscar xylem-admin:x:64003:adam >>/etc/group
+for lab_user in sam:1231 vera:1232 oscar:1233 adam:1234; do
+    printf '%s:x:%s:1230::/tmp:/bin/sh\n' "${lab_user%%:*}" "${lab_user##*:}" >>/etc/passwd
+done
 start_xylemd
 
 # parser: the process that waits for the next kernel.
@@ -57,41 +60,39 @@ is_confined() {
     check "$2 has a filter of system calls" status_has "$1" 'Seccomp:.2'
 }
 
-# as GROUPS COMMAND...: by a user in these groups.
+# as USER COMMAND...: vera is a viewer, oscar an operator, adam an admin, sam a stranger.
 as() {
-    lab_groups=$1
+    lab_user=$1
     shift
-    /usr/bin/setpriv --reuid 1234 --regid 1234 --groups "$lab_groups" -- "$@"
+    su -s /bin/sh -c "$*" "$lab_user"
 }
 # roles: who may do what, by their groups.
 roles() {
     unikernel_cfg mine
     xy create -q /tmp/mine.cfg
     check "the socket is root's and its group's" test "$(stat -c '%a %u %g' /run/xylem/xylemd.sock)" = '660 0 64001'
-    check "a stranger cannot connect" refused_with 'for root and the members of the group xylem' as 1234 xy list
-    check "a viewer lists" as 64001 xy list mine
-    check "a viewer reads the objects" sh -c '/usr/bin/setpriv --reuid 1234 --regid 1234 --groups 64001 -- xy objects vm | grep -q mine'
-    check "a viewer pauses nothing" refused_with 'needs the role operator, and yours is viewer' as 64001 xy pause mine
-    check "a viewer makes nothing" refused_with 'needs the role admin' as 64001 xy create -q /tmp/mine.cfg
-    check "an operator pauses" as 64001,64002 xy pause mine
-    check "and lets it go on" as 64001,64002 xy unpause mine
+    check "a stranger cannot connect" refused_with 'for root and the members of the group xylem' as sam xy list
+    check "a viewer lists" as vera xy list mine
+    check "a viewer reads the objects" as vera 'xy objects vm | grep -q mine'
+    check "a viewer pauses nothing" refused_with 'needs the role operator, and yours is viewer' as vera xy pause mine
+    check "a viewer makes nothing" refused_with 'needs the role admin' as vera xy create -q /tmp/mine.cfg
+    check "an operator pauses" as oscar xy pause mine
+    check "and lets it go on" as oscar xy unpause mine
     check "an operator makes nothing" refused_with 'needs the role admin, and yours is operator' \
-        as 64001,64002 xy save mine /tmp/mine.save
+        as oscar xy save mine /tmp/mine.save
     check "nothing was written" test ! -e /tmp/mine.save
-    check "an admin saves" as 64001,64003 xy save mine /tmp/mine.save
-    check "and restores" as 64001,64003 xy restore /tmp/mine.save
-    check "and destroys" as 64001,64003 xy destroy mine
-    lab_crowd=
+    check "an admin saves" as adam xy save mine /tmp/mine.save
+    check "and restores" as adam xy restore /tmp/mine.save
+    check "and destroys" as adam xy destroy mine
     for lab_number in $(seq 32); do
-        as 64001 timeout 120 xy objects -f >/dev/null 2>&1 &
-        lab_crowd="$lab_crowd $!"
+        as vera timeout 120 xy objects -f >/dev/null 2>&1 &
     done
     check "a user has so many connections and no more" wait_for \
-        "refused_with 'uid 1234 has 32 connections already' as 64001 xy list" 60
+        "refused_with 'uid 1232 has 32 connections already' as vera xy list" 60
     check "root is served meanwhile" xy list
-    kill $lab_crowd
-    check "and the user again after that" wait_for 'as 64001 xy list >/dev/null' 30
-    check "what was refused is in the log" grep -q 'pause by uid 1234 (pid [0-9]*): not permitted to a viewer' \
+    killall xy
+    check "and the user again after that" wait_for 'as vera xy list >/dev/null' 30
+    check "what was refused is in the log" grep -q 'pause by uid 1232 (pid [0-9]*): not permitted to a viewer' \
         /results/xylemd.log
 }
 roles
@@ -200,7 +201,10 @@ check "unseen dies" xl destroy unseen
 # xl leaves the folder in which it notes its own domains.
 xenstore-rm /libxl
 restart_store --user 65534:65534
-printf '%s\n' xylem:x:64001: xylem-operator:x:64002: xylem-admin:x:64003: >>/etc/group
+printf '%s\n' xylem:x:64001:vera,oscar,adam xylem-operator:x:64002:oscar xylem-admin:x:64003:adam >>/etc/group
+for lab_user in sam:1231 vera:1232 oscar:1233 adam:1234; do
+    printf '%s:x:%s:1230::/tmp:/bin/sh\n' "${lab_user%%:*}" "${lab_user##*:}" >>/etc/passwd
+done
 start_xylemd
 check "its death is known to the next daemon" wait_for 'same_state /results/state.before' 60
 comes_and_goes two
