@@ -18,7 +18,9 @@ echo "== a guest boots from its emulated disk"
 hvm_cfg one "vif = ['bridge=xenbr0']"
 xy plan create /tmp/one.cfg
 start=$(now)
-check "create" xy create /tmp/one.cfg || cat /var/log/xen/qemu-dm-one.log
+printf '#!/bin/sh\necho "$1" >/tmp/viewer\n' >/usr/bin/vncviewer
+chmod +x /usr/bin/vncviewer
+check "create" xy create -V /tmp/one.cfg || cat /var/log/xen/qemu-dm-one.log
 echo "created after $(seconds_since "$start") s"
 model=$(models)
 check "one device model runs" [ "$(echo "$model" | wc -w)" = 1 ]
@@ -32,6 +34,7 @@ check "which would not take its address" [ "$(cat /sys/class/net/vif1.0-emu/addr
 check "the boot sector speaks" wait_for 'grep -q XYLEM-BOOT-SECTOR /tmp/one.serial' 180
 echo "spoke after $(seconds_since "$start") s"
 check "where the screen is, is told" [ "$(xy vncviewer -p one)" = 127.0.0.1:1 ]
+check "a viewer is started with it" wait_for 'grep -qx 127.0.0.1:1 /tmp/viewer' 30
 port=$(xenstore-read /local/domain/1/console/vnc-port)
 check "the screen answers" sh -c "(sleep 1) | nc 127.0.0.1 $port | head -c 3 | grep -q RFB"
 xenstore-ls -fp >/results/state.running

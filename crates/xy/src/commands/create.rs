@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use api::{Checked, Create, CreateReport, Reply, Request};
 
-use super::{console, expect_reply};
+use super::{console, expect_reply, vnc};
 use crate::columns;
 use crate::options::Options;
 use crate::session::{Failure, ProgressDisplay, Session, one_line};
@@ -15,9 +15,6 @@ use crate::session::{Failure, ProgressDisplay, Session, one_line};
 const FOREGROUND_INTERVAL: Duration = Duration::from_millis(100);
 
 pub(crate) fn create(session: &mut Session, options: &Options) -> Result<(), Failure> {
-    if options.has("vncviewer") || options.has("vncviewer-autopass") {
-        return Err(Failure::usage("create: there is no VNC display to connect to yet"));
-    }
     let (file, overrides) = file_and_overrides(options)?;
     if options.has("d") && session.progress == ProgressDisplay::Hidden {
         session.progress = ProgressDisplay::Lines;
@@ -181,6 +178,9 @@ pub(crate) fn follow(
     options: &Options,
     report: &CreateReport,
 ) -> Result<(), Failure> {
+    if options.has("vncviewer") || options.has("vncviewer-autopass") {
+        vnc::start_viewer(session, report.domid);
+    }
     if options.has("c") {
         session.flush();
         let target = api::Target(report.uuid.clone());

@@ -40,9 +40,6 @@ pub(crate) fn save(session: &mut Session, options: &Options) -> Result<(), Failu
 }
 
 pub(crate) fn restore(session: &mut Session, options: &Options) -> Result<(), Failure> {
-    if options.has("vncviewer") || options.has("vncviewer-autopass") {
-        return Err(Failure::usage("restore: there is no VNC display to connect to yet"));
-    }
     if options.has("d") && session.progress == ProgressDisplay::Hidden {
         session.progress = ProgressDisplay::Lines;
     }

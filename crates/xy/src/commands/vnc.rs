@@ -1,7 +1,7 @@
 //! `vncviewer`: the VNC address of an HVM domain, and a viewer for it.
 
 use std::os::unix::process::CommandExt as _;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use api::Request;
 use xenstore::client::{Batch, Nodes as _, Replies};
@@ -16,12 +16,7 @@ pub(crate) fn vncviewer(session: &mut Session, options: &Options) -> Result<(), 
     let Some(row) = rows.first() else {
         return Err(Failure::failed("no such domain"));
     };
-    let place = screen(row.domid)?.ok_or_else(|| {
-        Failure::failed(format!(
-            "domain {} has no screen; HVM domains have one unless their vnc = 0",
-            row.domid
-        ))
-    })?;
+    let place = screen(row.domid)?.ok_or_else(|| Failure::failed(no_screen(row.domid)))?;
     if options.has("print") {
         session.print(&format!("{place}\n"));
         return Ok(());
@@ -29,6 +24,24 @@ pub(crate) fn vncviewer(session: &mut Session, options: &Options) -> Result<(), 
     // It replaces this process, as in xl.
     let error = Command::new("vncviewer").arg(&place).exec();
     Err(Failure::failed(format!("cannot start vncviewer: {error}; the screen is at {place}")))
+}
+
+fn no_screen(domid: u16) -> String {
+    format!("domain {domid} has no screen; HVM domains have one unless their vnc = 0")
+}
+
+/// Starts a viewer for a new domain, which goes on by itself. The domain is there, so what fails here is only told.
+pub(crate) fn start_viewer(session: &Session, domid: u16) {
+    match screen(domid) {
+        Ok(Some(place)) => {
+            let viewer = Command::new("vncviewer").arg(&place).stdin(Stdio::null()).spawn();
+            if let Err(error) = viewer {
+                session.tell(&format!("cannot start vncviewer: {error}; the screen is at {place}"));
+            }
+        }
+        Ok(None) => session.tell(&no_screen(domid)),
+        Err(failure) => failure.messages().iter().for_each(|line| session.tell(line)),
+    }
 }
 
 /// Address and display in viewers' syntax; `None` if the domain has no VNC server.

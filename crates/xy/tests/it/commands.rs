@@ -518,7 +518,6 @@ fn wrong_usage_is_status_2() {
         (&["domname", "web"], "domname: \"web\" is not a domain ID"),
         (&["create"], "create: a configuration file is missing; see 'xy help create'"),
         (&["create", "a", "b"], "create: \"b\" is one file too many; see 'xy help create'"),
-        (&["create", "-V", "a"], "create: there is no VNC display to connect to yet"),
         (&["top", "-i", "0"], "top: --iterations 0: not a valid number"),
         (&["top", "-d", "never"], "top: --delay takes seconds, up to a day"),
         (
