@@ -38,6 +38,11 @@ fresh() {
     check "xy and xl list it" sh -c 'xy list web && xl list web'
     check "xylemd runs under systemd" systemctl is-active xylemd
     check "it starts with the host" systemctl is-enabled xylemd
+    check "whoever is in no group of Xylem is refused" refused_with 'members of the group xylem' runuser -u nobody -- xy list
+    gpasswd -a nobody xylem
+    check "a member of xylem looks" runuser -u nobody -- xy list web
+    check "and changes nothing" refused_with 'needs the role operator' runuser -u nobody -- xy pause web
+    gpasswd -d nobody xylem
     check "Debian's store still serves" serves "$oxenstored"
     check "Xen's scripts may be run again" systemctl restart xen
     check "without another store" serves "$oxenstored"
