@@ -4,10 +4,10 @@
 //! Whatever stands behind it is a [`Served`]: `xylemd`, or a daemon on a simulated host.
 
 mod lines;
+mod seats;
 mod who;
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Write as _;
 use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt};
@@ -29,14 +29,13 @@ use toolstack::channel::ChannelId;
 
 pub use crate::lines::ChannelEnds;
 use crate::lines::Lines;
+use crate::seats::Seats;
 use crate::who::Who;
 pub use crate::who::group;
 
 /// Connections served at a time; further ones are refused.
 const CLIENTS_MAX: usize = 256;
-/// Those of one user who is not an admin: others are served, too.
-const CLIENTS_OF_A_USER_MAX: usize = 32;
-/// Bytes of a request by such a user, who has no configurations to send.
+/// Bytes of a request by somebody who is not an admin, and has no configurations to send.
 const LINE_OF_A_USER_BYTES_MAX: usize = 64 << 10;
 /// Idle threads kept ready for clients, since creating a thread would delay them.
 const THREADS_WAITING: usize = 4;
@@ -126,7 +125,7 @@ pub fn serve(listener: UnixListener, daemon: Arc<dyn Served>) -> std::io::Result
         daemon,
         waiting: AtomicUsize::new(0),
         open: AtomicUsize::new(0),
-        users: Mutex::default(),
+        seats: Mutex::default(),
     });
     (0..THREADS_WAITING).try_for_each(|_| add_thread(&door))
 }
@@ -140,40 +139,27 @@ struct Door {
     /// Clients being served.
     open: AtomicUsize,
     /// Those of users who are not admins.
-    users: Mutex<BTreeMap<u32, usize>>,
+    seats: Mutex<Seats>,
 }
 
 impl Door {
-    fn users(&self) -> MutexGuard<'_, BTreeMap<u32, usize>> {
+    fn seats(&self) -> MutexGuard<'_, Seats> {
         // Every change of it is a single one.
-        self.users.lock().unwrap_or_else(PoisonError::into_inner)
+        self.seats.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Serves a client, if it may do anything here.
+    /// Serves a client, if it may do anything here. A broken connection only ends this client.
     fn serve(&self, stream: &UnixStream) {
         match who::is_at(stream) {
-            // A broken connection only ends this client.
             Ok(Who { asker, role: Role::Admin }) => drop(self.run(stream, asker, Role::Admin)),
             Ok(Who { asker, role }) => {
-                let uid = asker.uid;
-                let count = {
-                    let mut users = self.users();
-                    let count = users.entry(uid).or_default();
-                    *count += 1;
-                    *count
-                };
-                if count <= CLIENTS_OF_A_USER_MAX {
-                    let _broken = self.run(stream, asker, role);
-                } else {
-                    refuse(
-                        stream,
-                        format!("uid {uid} has {CLIENTS_OF_A_USER_MAX} connections already"),
-                    );
-                }
-                let mut users = self.users();
-                match users.get_mut(&uid) {
-                    Some(count) if *count > 1 => *count -= 1,
-                    _ => drop(users.remove(&uid)),
+                let seat = self.seats().take(asker.uid);
+                match seat {
+                    Ok(()) => {
+                        let _broken = self.run(stream, asker, role);
+                        self.seats().give_back(asker.uid);
+                    }
+                    Err(why) => refuse(stream, why),
                 }
             }
             Err(why) => refuse(stream, why),
