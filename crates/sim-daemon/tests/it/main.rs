@@ -173,3 +173,42 @@ fn a_disk_of_its_storage_is_made_used_and_refused_to_others() {
     let destroy = api::StorageRequest::VdiDestroy { vdi: "files:web-0".to_owned() };
     call(&mut client, &Request::Storage(destroy));
 }
+
+/// Ends with the test, however that ends.
+struct Program(std::process::Child);
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ended = self.0.kill();
+        let _status = self.0.wait();
+    }
+}
+
+#[test]
+fn the_program_says_where_it_serves_and_is_busy() {
+    use std::io::BufRead as _;
+    let name = format!("xylemd-sim-program-{}.sock", std::process::id());
+    let socket = std::env::temp_dir().join(name);
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_xylemd-sim"));
+    command.args(["--vms", "5", "--busy", "--cpus", "2", "--memory", "4096", "--socket"]);
+    command.arg(&socket).stdout(std::process::Stdio::piped());
+    let mut program = Program(command.spawn().unwrap());
+    let mut lines = std::io::BufReader::new(program.0.stdout.take().unwrap()).lines();
+    let first = lines.next().unwrap().unwrap();
+    assert_eq!(first, "A simulated host with 5 VMs is served; end it with Ctrl-C. Try:");
+    let list = lines.next().unwrap().unwrap();
+    assert_eq!(list, format!("  XYLEMD_SOCKET={} xy list", socket.display()));
+    let mut client = Client::connect(&socket).unwrap();
+    let (mut cursor, mut vms) = (None, BTreeMap::new());
+    read(&mut client, &mut cursor, &mut vms);
+    let before = cursor.clone();
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while cursor == before {
+        assert!(Instant::now() < deadline, "nothing happens there");
+        thread::sleep(Duration::from_millis(20));
+        read(&mut client, &mut cursor, &mut vms);
+    }
+    drop(program);
+    let _left_over = std::fs::remove_file(&socket);
+    let _lock = std::fs::remove_file(socket.with_extension("lock"));
+}
