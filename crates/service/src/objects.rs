@@ -67,7 +67,7 @@ impl Service<'_> {
     }
 
     fn change(&self, it: &ObjectChange) -> api::ObjectChange {
-        let object = match (&it.key, &it.object) {
+        let object = match (&it.key, it.object.as_deref()) {
             (ObjectKey::Vm(_), Some(Object::Vm(vm))) => {
                 api::Object::Vm(Some(Box::new(self::vm(vm))))
             }

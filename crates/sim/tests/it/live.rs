@@ -162,7 +162,7 @@ fn states(lab: &mut Lab, deed: Request, device: DeviceRef) -> Vec<&'static str> 
     loop {
         let page = objects(at_once(&mut lab.daemon, read(cursor, Classes::new(), false)));
         for change in &page.items {
-            let state = match (&change.key, &change.object) {
+            let state = match (&change.key, change.object.as_deref()) {
                 (ObjectKey::Device(_, it), Some(Object::Device(object))) if *it == device => {
                     object.state.as_str()
                 }
@@ -242,7 +242,7 @@ fn a_reader_of_one_class_is_not_woken_by_others() {
     assert!(!matches!(disowned, Reply::Failed(_)), "{disowned:?}");
     let told = objects(lab.wait(domains));
     let [change] = told.items.as_slice() else { panic!("{told:?}") };
-    match &change.object {
+    match change.object.as_deref() {
         Some(Object::Domain { name, .. }) => assert_eq!(name.as_deref(), Some("web")),
         other => panic!("{other:?}"),
     }

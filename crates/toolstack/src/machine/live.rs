@@ -5,7 +5,7 @@
 //! and so an object may be told again that looks as before. Changes are collected for a moment before readers that wait
 //! hear of them: they are told of an object once, however often it has changed.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use live::{Cursor, Revision, Table};
@@ -161,7 +161,7 @@ pub struct ObjectChange {
     pub revision: Revision,
     pub key: ObjectKey,
     /// `None` if it is there no more.
-    pub object: Option<Object>,
+    pub object: Option<Arc<Object>>,
 }
 
 /// Which objects a reader wants to hear of; empty means all.
@@ -173,6 +173,9 @@ struct Reader {
     cursor: Cursor,
     classes: Classes,
 }
+
+/// Objects that were put together for one reader, for others that are told at the same time.
+type Told = BTreeMap<ObjectKey, Option<Arc<Object>>>;
 
 /// Keys of what somebody got hold of to change it, since the last look.
 #[derive(Debug)]
@@ -420,13 +423,13 @@ impl Toolstack {
         }
     }
 
-    fn objects(&self, cursor: Option<Cursor>, classes: &Classes) -> Objects {
+    fn objects(&self, cursor: Option<Cursor>, classes: &Classes, told: &mut Told) -> Objects {
         let is_wanted = |key: &ObjectKey| classes.is_empty() || classes.contains(&key.class());
         let page = self.live.table.read(cursor, OBJECTS_PER_ANSWER, is_wanted);
-        let change = |item: &live::Item<'_, ObjectKey, ()>| ObjectChange {
-            revision: item.revision,
-            key: item.key.clone(),
-            object: item.value.and_then(|()| self.object(item.key)),
+        let change = |item: &live::Item<'_, ObjectKey, ()>| {
+            let object = || item.value.and_then(|()| self.object(item.key)).map(Arc::new);
+            let object = told.entry(item.key.clone()).or_insert_with(object).clone();
+            ObjectChange { revision: item.revision, key: item.key.clone(), object }
         };
         Objects {
             items: page.items.iter().map(change).collect(),
@@ -447,7 +450,7 @@ impl Toolstack {
         out: &mut Vec<Action>,
     ) {
         // What the current event has changed is only known at its end.
-        let objects = self.objects(cursor, &classes);
+        let objects = self.objects(cursor, &classes, &mut Told::new());
         if !waits || objects.starts_again || !objects.is_last {
             return out.push(Action::Reply { client, reply: Reply::Objects(Box::new(objects)) });
         }
@@ -460,14 +463,16 @@ impl Toolstack {
     }
 
     fn tell_reader(&self, reader: &Reader, out: &mut Vec<Action>) {
-        let objects = Box::new(self.objects(Some(reader.cursor), &reader.classes));
+        let objects = self.objects(Some(reader.cursor), &reader.classes, &mut Told::new());
+        let objects = Box::new(objects);
         out.push(Action::Reply { client: reader.client, reply: Reply::Objects(objects) });
     }
 
     /// Tells those who wait for something that has changed.
     fn tell_readers(&mut self, out: &mut Vec<Action>) {
+        let mut told = Told::new();
         for mut reader in std::mem::take(&mut self.live.readers) {
-            let objects = self.objects(Some(reader.cursor), &reader.classes);
+            let objects = self.objects(Some(reader.cursor), &reader.classes, &mut told);
             if objects.items.is_empty() && !objects.starts_again {
                 reader.cursor = objects.next;
                 self.live.readers.push(reader);
