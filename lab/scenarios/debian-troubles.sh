@@ -141,7 +141,7 @@ full_disk() {
     check "it is filled" fill /var
     check "a definition is refused, and says why" refused_with 'o space left' xy define /tmp/extra.cfg
     check "a save, too" refused_with 'o space left' xy save plain /var/lib/lab/full
-    check "nothing is left of it" sh -c '! ls /var/lib/lab/full*'
+    check "nothing is left of them" sh -c '! ls /var/lib/lab/full* && ! ls /var/lib/xylem/vm/*.new'
     check "its VM runs" runs plain
     check "a changed definition is refused" refused_with 'o space left' xy define /run/netted.cfg
     check "the old one is whole" sh -c 'grep -q xenbr0 /var/lib/xylem/vm/* && ! grep -q full-disk /var/lib/xylem/vm/*'

@@ -38,6 +38,7 @@ impl Definitions {
             let name = entry.file_name().to_string_lossy().escape_debug().to_string();
             // The writer was killed before the write was acknowledged.
             if name.ends_with(UNFINISHED) {
+                let _stays = fs::remove_file(entry.path());
                 continue;
             }
             files.push(DefinitionFile { name, text: read_text(&entry.path()) });
@@ -59,12 +60,18 @@ impl Definitions {
         fs::create_dir_all(&self.folder)?;
         let path = self.folder.join(name);
         let unfinished = self.folder.join(format!("{name}{UNFINISHED}"));
-        let mut options = fs::OpenOptions::new();
-        let mut file =
-            options.write(true).create(true).truncate(true).mode(0o600).open(&unfinished)?;
-        file.write_all(text.as_bytes())?;
-        file.sync_all()?;
-        fs::rename(&unfinished, &path)?;
+        let put = || {
+            let mut options = fs::OpenOptions::new();
+            let mut file =
+                options.write(true).create(true).truncate(true).mode(0o600).open(&unfinished)?;
+            file.write_all(text.as_bytes())?;
+            file.sync_all()?;
+            fs::rename(&unfinished, &path)
+        };
+        put().inspect_err(|_| {
+            // What cannot be removed now is removed by the next daemon.
+            let _left = fs::remove_file(&unfinished);
+        })?;
         sync_folder(&self.folder)
     }
 
@@ -115,10 +122,15 @@ mod tests {
         definitions.write("a", "one").unwrap();
         definitions.write("b", "three").unwrap();
         fs::write(folder.join("vm").join("c.new"), "half").unwrap();
+        fs::create_dir(folder.join("vm").join("d")).unwrap();
+        definitions.write("d", "in the way of a folder").unwrap_err();
+        assert!(!folder.join("vm").join("d.new").exists(), "half a file is left");
+        fs::remove_dir(folder.join("vm").join("d")).unwrap();
         let found: Vec<_> =
             definitions.load().unwrap().into_iter().map(|it| (it.name, it.text)).collect();
         let expected = [("a", "one"), ("b", "three")];
         assert_eq!(found, expected.map(|(name, text)| (name.to_owned(), Ok(text.to_owned()))));
+        assert!(!folder.join("vm").join("c.new").exists(), "it would be there for ever");
         definitions.remove("a").unwrap();
         definitions.remove("a").unwrap();
         assert_eq!(definitions.load().unwrap().len(), 1);
