@@ -306,11 +306,16 @@ fn replace(path: &str, bytes: &[u8]) -> io::Result<()> {
     }
     // Writers of one file are serialised, so the name is unique.
     let new = copy::partial(path);
-    let mut file =
-        fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
-    file.write_all(bytes)?;
-    file.sync_all()?;
-    fs::rename(&new, path)?;
+    let put = || {
+        let mut options = fs::OpenOptions::new();
+        let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&new)?;
+        file.write_all(bytes)?;
+        file.sync_all()?;
+        fs::rename(&new, path)
+    };
+    put().inspect_err(|_| {
+        let _left = fs::remove_file(&new);
+    })?;
     sync_folder(path)
 }
 

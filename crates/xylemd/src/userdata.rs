@@ -81,11 +81,16 @@ pub(crate) fn write(folder: &Path, domid: DomId, uuid: Uuid, json: &str) -> io::
         true => Locked::of(file('l', "domain-userdata-lock"), LOCK_WAIT)?,
         false => None,
     };
-    let mut options = OpenOptions::new();
-    let mut unfinished = options.write(true).create(true).truncate(true).mode(0o600).open(&new)?;
-    // libxl takes it for a C string.
-    unfinished.write_all(format!("{json}\0").as_bytes())?;
-    fs::rename(&new, place)
+    let put = || {
+        let mut options = OpenOptions::new();
+        let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&new)?;
+        // libxl takes it for a C string.
+        file.write_all(format!("{json}\0").as_bytes())?;
+        fs::rename(&new, place)
+    };
+    put().inspect_err(|_| {
+        let _left = fs::remove_file(&new);
+    })
 }
 
 /// The domains that have a configuration here, without domain 0.
