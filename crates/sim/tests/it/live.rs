@@ -1,7 +1,8 @@
 //! The live model: whoever follows it knows what a newcomer would be told, at every moment.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
+use ::storage::Repositories;
 use live::Cursor;
 use sim::{Daemon, HostConfig};
 use toolstack::layout::{DeviceKind, DeviceRef};
@@ -12,6 +13,7 @@ use toolstack::{
 };
 use xen::Uuid;
 
+use crate::storage;
 use crate::support::{Lab, linux, unikernel};
 
 fn read(cursor: Option<Cursor>, classes: Classes, waits: bool) -> Request {
@@ -45,21 +47,25 @@ impl Follower {
     fn read(&mut self, daemon: &mut Daemon) {
         loop {
             let page = objects(at_once(daemon, read(self.cursor, Classes::new(), false)));
-            if page.starts_again {
-                self.starts += 1;
-                self.known.clear();
-            }
-            for change in &page.items {
-                match &change.object {
-                    Some(object) => self.known.insert(change.key.clone(), format!("{object:?}")),
-                    None => self.known.remove(&change.key),
-                };
-            }
-            self.cursor = Some(page.next);
+            self.take(&page);
             if page.is_last {
                 return;
             }
         }
+    }
+
+    fn take(&mut self, page: &Objects) {
+        if page.starts_again {
+            self.starts += 1;
+            self.known.clear();
+        }
+        for change in &page.items {
+            match &change.object {
+                Some(object) => self.known.insert(change.key.clone(), format!("{object:?}")),
+                None => self.known.remove(&change.key),
+            };
+        }
+        self.cursor = Some(page.next);
     }
 
     fn count(&self, class: ObjectClass) -> usize {
@@ -288,13 +294,7 @@ fn a_snapshot_is_told_in_parts_while_vms_come_and_go() {
         let page = objects(at_once(&mut lab.daemon, read(follower.cursor, Classes::new(), false)));
         assert!(page.items.len() <= 64, "the machine is held up by {} objects", page.items.len());
         assert_eq!(page.starts_again, parts == 0);
-        for change in &page.items {
-            match &change.object {
-                Some(object) => follower.known.insert(change.key.clone(), format!("{object:?}")),
-                None => follower.known.remove(&change.key),
-            };
-        }
-        follower.cursor = Some(page.next);
+        follower.take(&page);
         if page.is_last {
             break;
         }
@@ -320,4 +320,50 @@ fn operations_that_are_remembered_no_more_are_gone() {
     settle_following(&mut lab, &mut follower);
     assert_eq!(follower.count(ObjectClass::Operation), 200);
     assert_eq!(follower.starts, 1);
+}
+
+/// Who uses which image of an SR, and how.
+fn users(lab: &Lab) -> String {
+    let mut os = lab.host.os().clone();
+    format!("{:?}", Repositories::new(&mut os).in_use().unwrap())
+}
+
+#[test]
+fn an_sr_is_told_whenever_the_users_of_its_images_have_changed() {
+    let mut lab = storage::lab(8);
+    lab.daemon = Daemon::start(&lab.host).unwrap();
+    lab.settle();
+    let mut known = users(&lab);
+    let mut seen = BTreeSet::from([known.clone()]);
+    let mut cursor = None;
+    let disk = |spec| Device::Disk(xlcfg::parse_disk(spec).unwrap());
+    let vbd = DeviceRef { kind: DeviceKind::Vbd, devid: 51728 };
+    let deeds = [
+        lab.create_request(&storage::guest("a", "s:one,,xvda,w")),
+        Lab::shutdown_request("a", ShutdownRequest::Reboot),
+        Request::Destroy { target: target("a") },
+        lab.create_request(&linux("b", "pv", "normal")),
+        plug("b", disk("s:one,,xvdb,w")),
+        Request::Unplug { target: target("b"), device: vbd, how: Unplug::Clean },
+        plug("b", disk("s:one,,xvdb,w")),
+        Request::Destroy { target: target("b") },
+    ];
+    for deed in deeds {
+        lab.daemon.request(deed).unwrap();
+        let until = lab.until();
+        loop {
+            let classes = [ObjectClass::Sr].into();
+            let page = objects(at_once(&mut lab.daemon, read(cursor, classes, false)));
+            cursor = Some(page.next);
+            if !page.items.is_empty() {
+                known = users(&lab);
+                seen.insert(known.clone());
+            }
+            assert_eq!(known, users(&lab), "they have changed untold");
+            if !lab.daemon.step(until).unwrap() {
+                break;
+            }
+        }
+    }
+    assert!(seen.len() >= 3, "{seen:?}");
 }

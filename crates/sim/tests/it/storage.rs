@@ -21,7 +21,7 @@ pub(crate) fn lab(seed: u64) -> Lab {
     lab
 }
 
-fn guest(name: &str, disk: &str) -> String {
+pub(crate) fn guest(name: &str, disk: &str) -> String {
     format!(
         "name = '{name}'\ntype = 'pv'\nkernel = '/kernel'\nramdisk = '/initrd'\nmemory = 16\n\
          extra = 'sim.kind=linux'\ndisk = ['{disk}']\n"

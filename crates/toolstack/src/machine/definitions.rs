@@ -301,14 +301,12 @@ impl Toolstack {
             return None;
         }
         let definition = self.definitions.get(&uuid);
-        let vm = self.vms.get(&uuid);
-        let config = vm.map(|vm| &vm.config).or_else(|| definition.map(|it| &it.config))?;
         Some(VmRow {
             uuid: Some(uuid),
-            name: config.name.clone(),
+            name: self.config_of(uuid)?.name.clone(),
             state: self.state_of(uuid),
             reason: String::new(),
-            domid: vm.and_then(|vm| vm.facts.domid()),
+            domid: self.vms.get(&uuid).and_then(|vm| vm.facts.domid()),
             defined: definition.is_some(),
             autostart: definition.and_then(|it| it.autostart),
         })

@@ -9,14 +9,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use live::{Cursor, Revision, Table};
-use storage::VdiName;
 use xen::{DomId, Uuid};
 
 use super::definitions::VmRow;
 use super::operation::{Operation, Outcome};
 use super::permits::SrChange;
-use super::progress::OpenStep;
-use super::trace::{Summary, Trace};
+use super::progress::{OpenStep, STEPS_MAX};
+use super::trace::Summary;
 use super::{Action, ClientId, Instant, OperationId, Reply, Toolstack, VmState};
 use crate::config::VmConfig;
 use crate::layout::{self, DeviceKind, DeviceRef};
@@ -238,13 +237,13 @@ impl Live {
         match change {
             SrChange::Come(sr) => self.set(ObjectKey::Sr(sr.into()), true),
             SrChange::Gone(sr) => self.set(ObjectKey::Sr(sr.into()), false),
-            SrChange::Changed(sr) => self.touch_sr(&sr),
+            SrChange::Changed(sr) => self.touch_sr(sr.into()),
         }
     }
 
-    /// Marks an SR, if there is one of this name.
-    fn touch_sr(&mut self, sr: &str) {
-        let key = ObjectKey::Sr(sr.into());
+    /// An SR may have changed, if there is one of this name.
+    pub(super) fn touch_sr(&mut self, sr: Arc<str>) {
+        let key = ObjectKey::Sr(sr);
         if self.table.get(&key).is_some() {
             self.set(key, true);
         }
@@ -286,18 +285,13 @@ impl Toolstack {
             let is_there = self.is_vm(uuid);
             self.live.set(ObjectKey::Vm(uuid), is_there);
         }
-        let mut srs = BTreeSet::new();
         for uuid in self.live.all_devices.take() {
             self.note_devices(uuid);
-            srs.extend(self.srs_of(uuid));
         }
         for (uuid, device) in self.live.devices.take() {
-            let is_there = self.device_object(uuid, device).is_some();
+            let is_there = self.has_device(uuid, device);
             self.live.set(ObjectKey::Device(uuid, device), is_there);
-            srs.extend(self.srs_of(uuid));
         }
-        // Who uses an SR's images is a part of it.
-        srs.iter().for_each(|sr| self.live.touch_sr(sr));
         for domid in self.foreign.marks.take() {
             let is_there = self.foreign.get(&domid).is_some();
             self.live.set(ObjectKey::Domain(domid), is_there);
@@ -334,16 +328,16 @@ impl Toolstack {
         }
     }
 
-    fn config_of(&self, uuid: Uuid) -> Option<&Arc<VmConfig>> {
-        let running = self.vms.get(&uuid).map(|vm| &vm.config);
-        running.or_else(|| self.definitions.get(&uuid).map(|it| &it.config))
+    /// Whether a VM has a device, or one is coming or going.
+    fn has_device(&self, uuid: Uuid, device: DeviceRef) -> bool {
+        self.vms.get(&uuid).is_some_and(|vm| vm.plugs.contains_key(&device))
+            || self.config_of(uuid).is_some_and(|config| devices(config).any(|it| it == device))
     }
 
-    /// The SRs of a VM's disks.
-    fn srs_of(&self, uuid: Uuid) -> BTreeSet<String> {
-        let disks = self.config_of(uuid).map(|config| config.disks.as_slice()).unwrap_or_default();
-        let vdis = disks.iter().filter_map(|disk| VdiName::parse(&disk.target));
-        vdis.map(|vdi| vdi.sr().to_owned()).collect()
+    /// Of a running VM, or of a definition.
+    pub(super) fn config_of(&self, uuid: Uuid) -> Option<&Arc<VmConfig>> {
+        let running = self.vms.get(&uuid).map(|vm| &vm.config);
+        running.or_else(|| self.definitions.get(&uuid).map(|it| &it.config))
     }
 
     fn is_vm(&self, uuid: Uuid) -> bool {
@@ -363,10 +357,10 @@ impl Toolstack {
     fn device_object(&self, uuid: Uuid, device: DeviceRef) -> Option<DeviceObject> {
         let id = self.vms.get(&uuid).and_then(|vm| vm.plugs.get(&device)).copied();
         let operation = id.and_then(|id| self.operations.get(&id));
-        let config = operation.map(Operation::config).or_else(|| self.config_of(uuid))?;
-        if operation.is_none() && !devices(config).any(|it| it == device) {
+        if !self.has_device(uuid, device) {
             return None;
         }
+        let config = operation.map(Operation::config).or_else(|| self.config_of(uuid))?;
         let state = match operation.map(|it| &it.outcome) {
             Some(Outcome::Plugged { .. }) => DeviceState::Attaching,
             Some(_) => DeviceState::Detaching,
@@ -391,19 +385,16 @@ impl Toolstack {
     }
 
     fn operation_object(&self, id: u64) -> Option<OperationObject> {
-        let underway = self.operations.get(&OperationId(id));
-        let object = |trace: &Trace, waits_for| OperationObject {
-            summary: trace.summary(),
-            uuid: trace.uuid,
-            waits_for,
+        let Some(operation) = self.operations.get(&OperationId(id)) else {
+            let trace = self.past.get(id)?;
+            let (summary, uuid) = (trace.summary(), trace.uuid);
+            return Some(OperationObject { summary, uuid, waits_for: Vec::new() });
         };
-        match underway {
-            Some(operation) => {
-                let open = operation.open_steps().take(super::progress::STEPS_MAX).collect();
-                Some(object(&self.underway(OperationId(id)), open))
-            }
-            None => self.past.get(id).map(|trace| object(trace, Vec::new())),
-        }
+        Some(OperationObject {
+            summary: self.summary(OperationId(id)),
+            uuid: operation.uuid,
+            waits_for: operation.open_steps().take(STEPS_MAX).collect(),
+        })
     }
 
     fn object(&self, key: &ObjectKey) -> Option<Object> {

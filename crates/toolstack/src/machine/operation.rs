@@ -6,7 +6,7 @@ use std::sync::Arc;
 use xen::Uuid;
 
 use super::events::VmState;
-use super::permits::ask_for;
+use super::permits::{ask_for, storage_of_disk};
 use super::trace::Trace;
 use super::{
     Action, ClientId, Created, Device, Instant, Item, OperationId, Purpose, Reply, Revert,
@@ -23,8 +23,8 @@ use crate::plan::{
 use crate::saved::{DumpTo, Save};
 use crate::scheduler::{Priority, Ticket};
 use crate::steps::{
-    Completing, CreateStep, DeviceStep, IfCancelled, IfFailed, Preparation, Step, TeardownStep,
-    Wait,
+    Completing, CreateStep, DeviceStep, IfCancelled, IfFailed, Permit, Preparation, Step,
+    StorageOf, TeardownStep, Wait,
 };
 use crate::work::{Cost, Failure, Far, Output, Work};
 
@@ -606,6 +606,12 @@ impl Toolstack {
                 State::Failed
             }
         };
+        // Even if it has failed, it may have changed who uses an SR's image.
+        if let Some(Permit { storage: StorageOf::Disk(devid), .. }) = step.info().permit
+            && let Some(sr) = storage_of_disk(&operation.config, devid)
+        {
+            self.live.touch_sr(sr);
+        }
         let vm = self.vms.get_mut(&operation.uuid).expect("VMs outlive their operations");
         let is_destroyed = step == TeardownStep::DestroyDomain.into() && state == State::Ended;
         if is_destroyed && is_reboot && !vm.condemned {

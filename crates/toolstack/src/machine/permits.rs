@@ -91,7 +91,7 @@ pub(super) fn ask_for(vm: Uuid, config: &VmConfig, permit: Permit, priority: Pri
 }
 
 /// The storage of a disk, for its limit: its SR, or the folder or volume group of its path.
-fn storage_of_disk(config: &VmConfig, devid: u32) -> Option<Arc<str>> {
+pub(super) fn storage_of_disk(config: &VmConfig, devid: u32) -> Option<Arc<str>> {
     let disk = config.disks.iter().find(|disk| disk.vdev.number == devid)?;
     match VdiName::parse(&disk.target).filter(|_| disk.is_attached_first()) {
         Some(vdi) => Some(Arc::from(vdi.sr())),

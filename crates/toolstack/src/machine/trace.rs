@@ -134,17 +134,32 @@ impl Past {
 
 impl Toolstack {
     /// The current operation with this number and its steps so far.
-    pub(super) fn underway(&self, id: OperationId) -> Trace {
+    fn underway(&self, id: OperationId) -> Trace {
         let operation = &self.operations[&id];
         let mut trace = Trace::of(id, &self.vms[&operation.uuid].config.name, operation);
         trace.steps.extend(operation.underway());
         trace
     }
 
+    /// The same without its steps.
+    pub(super) fn summary(&self, id: OperationId) -> Summary {
+        let operation = &self.operations[&id];
+        Summary {
+            id: id.0,
+            what: word(&operation.outcome),
+            vm: self.vms[&operation.uuid].config.name.clone(),
+            started: operation.started,
+            ended: None,
+            failure: operation.failure.clone(),
+            planned: operation.plan.steps.len(),
+            done: operation.times.len(),
+        }
+    }
+
     /// Answers with all known operations, the oldest first.
     pub(super) fn list_operations(&self, now: Instant, client: ClientId, out: &mut Vec<Action>) {
         let past = self.past.traces.iter().map(Trace::summary);
-        let underway = self.operations.keys().map(|id| self.underway(*id).summary());
+        let underway = self.operations.keys().map(|id| self.summary(*id));
         let mut operations: Vec<Summary> = past.chain(underway).collect();
         operations.sort_by_key(|operation| operation.id);
         out.push(Action::Reply { client, reply: Reply::Operations { now, operations } });
