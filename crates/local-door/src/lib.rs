@@ -3,6 +3,7 @@
 //!
 //! Whatever stands behind it is a [`Served`]: `xylemd`, or a daemon on a simulated host.
 
+mod answers;
 mod lines;
 mod seats;
 mod who;
@@ -27,6 +28,7 @@ use service::{Daemon, Gone, Role, Service};
 use toolstack::Asker;
 use toolstack::channel::ChannelId;
 
+pub use crate::answers::{Answered, Waiting, reply, reply_in_time};
 pub use crate::lines::ChannelEnds;
 use crate::lines::Lines;
 use crate::seats::Seats;

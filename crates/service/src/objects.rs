@@ -4,9 +4,8 @@ use core::fmt;
 use core::str::FromStr;
 
 use live::{Cursor, Revision};
-use toolstack::layout::DeviceRef;
+use toolstack::layout::{DeviceRef, kind_name};
 use toolstack::{Classes, Object, ObjectChange, ObjectClass, ObjectKey, Reply, Request};
-use xen::DomainKind;
 
 use crate::{Failed, Service, render, unexpected};
 
@@ -109,12 +108,7 @@ fn key(key: &ObjectKey) -> String {
 fn vm(it: &toolstack::VmObject) -> api::VmObject {
     let row = render::vm_row(&it.row);
     let sizes = |config: &toolstack::config::VmConfig| api::VmSizes {
-        kind: match config.kind {
-            DomainKind::Pv => "pv",
-            DomainKind::Pvh => "pvh",
-            DomainKind::Hvm => "hvm",
-        }
-        .to_owned(),
+        kind: kind_name(config.kind).to_owned(),
         memory_mib: config.memory_mib,
         memory_max_mib: config.memory_max_mib,
         vcpus: config.vcpus,

@@ -122,7 +122,7 @@ impl Role {
         if looks { Self::Viewer } else { Self::Admin }
     }
 
-    /// Why a client with this role, or with none, is refused; `None` if it is not.
+    /// Why a client with this role is refused; `None` if it is not.
     pub(crate) fn refusal(self, request: &Request) -> Option<Answer> {
         let needed = Self::needed(request);
         (self < needed).then(|| {

@@ -1,11 +1,11 @@
 //! What the service of requests needs of a daemon, by messages to the simulation's thread.
 
 use std::sync::Arc;
-use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::sync::mpsc::{self, Sender};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use local_door::{ChannelEnds, Served};
+use local_door::{Answered, ChannelEnds, Served, Waiting};
 use service::{Ask, Daemon, Door, Gone, Kernel, News, Role};
 use storage::System;
 use toolstack::channel::ChannelId;
@@ -15,7 +15,7 @@ use toolstack::{Asker, Reply};
 use xen::Uuid;
 
 use crate::system::RemoteSystem;
-use crate::world::{Answered, Deed, World, WorldConfig};
+use crate::world::{Deed, World, WorldConfig};
 
 /// How often a client that waits is checked: it may have gone.
 const CLIENT_CHECK_INTERVAL: Duration = Duration::from_millis(200);
@@ -59,21 +59,16 @@ impl SimDaemon {
 
     fn begin(&self, ask: Ask) -> mpsc::Receiver<Answered> {
         let (answers, answered) = mpsc::channel();
+        let waiting = Waiting { answers, progress: ask.progress };
         // Without the thread nobody answers.
-        let _ended = self.deeds.send(Deed::Ask(ask, answers));
+        let _ended = self.deeds.send(Deed::Ask(ask, waiting));
         answered
     }
 }
 
 impl Daemon for SimDaemon {
     fn ask(&self, ask: Ask, hear: &mut dyn FnMut(News) -> Result<(), Gone>) -> Result<Reply, Gone> {
-        let answered = self.begin(ask);
-        loop {
-            match answered.recv().map_err(|_| Gone)? {
-                Answered::News(news) => hear(news)?,
-                Answered::Reply(reply) => return Ok(reply),
-            }
-        }
+        local_door::reply(&self.begin(ask), hear)
     }
 
     fn wait(
@@ -84,21 +79,7 @@ impl Daemon for SimDaemon {
         hear: &mut dyn FnMut(News) -> Result<(), Gone>,
     ) -> Result<Option<Reply>, Gone> {
         let answered = self.begin(ask);
-        let deadline = patience.map(|patience| Instant::now() + patience);
-        loop {
-            let left = deadline.map(|it| it.saturating_duration_since(Instant::now()));
-            let interval = left.map_or(CLIENT_CHECK_INTERVAL, |it| it.min(CLIENT_CHECK_INTERVAL));
-            match answered.recv_timeout(interval) {
-                Ok(Answered::Reply(reply)) => return Ok(Some(reply)),
-                Ok(Answered::News(news)) => hear(news)?,
-                Err(RecvTimeoutError::Disconnected) => return Err(Gone),
-                Err(RecvTimeoutError::Timeout) if left.is_some_and(|it| it.is_zero()) => {
-                    return Ok(None);
-                }
-                Err(RecvTimeoutError::Timeout) if door.has_gone() => return Err(Gone),
-                Err(RecvTimeoutError::Timeout) => {}
-            }
-        }
+        local_door::reply_in_time(&answered, (CLIENT_CHECK_INTERVAL, patience), door, hear)
     }
 
     fn put(&self, request: toolstack::Request) {
@@ -116,11 +97,7 @@ impl Daemon for SimDaemon {
         let mut bytes = [0; 16];
         let flags = rustix::rand::GetRandomFlags::empty();
         match rustix::rand::getrandom(&mut bytes, flags) {
-            Ok(16) => {
-                bytes[6] = bytes[6] & 0x0f | 0x40;
-                bytes[8] = bytes[8] & 0x3f | 0x80;
-                Ok(Uuid(bytes))
-            }
+            Ok(16) => Ok(Uuid::of_random(bytes)),
             _ => Err("no random numbers".to_owned()),
         }
     }

@@ -12,4 +12,4 @@ mod world;
 
 pub use daemon::SimDaemon;
 pub use population::Population;
-pub use world::{Deed, World, WorldConfig};
+pub use world::WorldConfig;

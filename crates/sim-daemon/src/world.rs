@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use service::{Ask, News, Progress};
+use local_door::Waiting;
+use service::{Ask, News};
 use sim::{Daemon, DaemonError, HostConfig, MachineConfig, SimHost, SimOs, Time};
+use toolstack::ClientId;
 use toolstack::work::Cost;
-use toolstack::{ClientId, Reply};
 
 /// How long the thread sleeps at most: time goes on for guests that do nothing, too.
 const TICK: Duration = Duration::from_millis(100);
@@ -25,24 +26,13 @@ pub struct WorldConfig {
 }
 
 /// Something to be done on the simulation's thread.
-pub enum Deed {
-    /// A request to the machine, and where news and its reply go.
-    Ask(Ask, Sender<Answered>),
+pub(crate) enum Deed {
+    /// A request to the machine, and who waits for its reply.
+    Ask(Ask, Waiting),
     /// A call to the simulated operating system.
     System(Box<dyn FnOnce(&mut SimOs) + Send>),
     /// What all work has cost.
     Totals(Sender<Cost>),
-}
-
-/// A message to a client.
-pub enum Answered {
-    News(News),
-    Reply(Reply),
-}
-
-struct Waiting {
-    answers: Sender<Answered>,
-    progress: Progress,
 }
 
 /// What VMs are made of there.
@@ -56,7 +46,7 @@ fn furnish(os: &SimOs) {
 }
 
 /// A host, a daemon on it, and who waits for that.
-pub struct World {
+pub(crate) struct World {
     host: SimHost,
     daemon: Daemon,
     waiting: BTreeMap<ClientId, Waiting>,
@@ -66,10 +56,7 @@ pub struct World {
 
 impl World {
     /// Boots the host and starts the daemon.
-    ///
-    /// # Errors
-    /// The daemon's.
-    pub fn boot(config: WorldConfig) -> Result<Self, DaemonError> {
+    pub(crate) fn boot(config: WorldConfig) -> Result<Self, DaemonError> {
         let WorldConfig { seed, memory_mib, cpus } = config;
         let pages = memory_mib * 256;
         let dom0_pages = (pages / 8).clamp(64 << 8, 4096 << 8);
@@ -87,16 +74,12 @@ impl World {
     }
 
     /// The real time of the virtual time 0.
-    #[must_use]
-    pub fn origin(&self) -> Instant {
+    pub(crate) fn origin(&self) -> Instant {
         self.origin
     }
 
     /// Lives until nobody can ask for anything any more.
-    ///
-    /// # Errors
-    /// The daemon cannot go on.
-    pub fn live(mut self, deeds: &Receiver<Deed>) -> Result<(), DaemonError> {
+    pub(crate) fn live(mut self, deeds: &Receiver<Deed>) -> Result<(), DaemonError> {
         loop {
             let now = Time(u64::try_from(self.origin.elapsed().as_nanos()).unwrap_or(u64::MAX));
             let date = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -135,10 +118,10 @@ impl World {
 
     fn take(&mut self, deed: Deed) -> Result<(), DaemonError> {
         match deed {
-            Deed::Ask(Ask { asker, request, progress }, answers) => {
+            Deed::Ask(Ask { asker, request, .. }, waiting) => {
                 self.daemon.asker = asker;
                 let client = self.daemon.request(request)?;
-                self.waiting.insert(client, Waiting { answers, progress });
+                self.waiting.insert(client, waiting);
                 self.answer();
             }
             Deed::System(call) => call(&mut self.host.os().clone()),
@@ -154,9 +137,7 @@ impl World {
     fn answer(&mut self) {
         let progress = self.daemon.told.as_mut().map(std::mem::take).unwrap_or_default();
         for (client, far) in progress {
-            if self.waiting.get(&client).is_some_and(|it| it.progress == Progress::Wanted) {
-                self.tell(client, News::Progress(Box::new(far)));
-            }
+            self.tell(client, News::Progress(Box::new(far)));
         }
         for (client, told) in std::mem::take(&mut self.daemon.told_of_each) {
             self.tell(client, News::Told(told));
@@ -168,7 +149,7 @@ impl World {
         while let Some(client) = self.daemon.poll_answered() {
             let reply = self.daemon.take_reply(client);
             if let (Some(reply), Some(waiting)) = (reply, self.waiting.remove(&client)) {
-                let _gone = waiting.answers.send(Answered::Reply(reply));
+                waiting.reply(reply);
             }
         }
         self.daemon.logged.clear();
@@ -176,7 +157,7 @@ impl World {
 
     fn tell(&self, client: ClientId, news: News) {
         if let Some(waiting) = self.waiting.get(&client) {
-            let _gone = waiting.answers.send(Answered::News(news));
+            waiting.tell(news);
         }
     }
 }

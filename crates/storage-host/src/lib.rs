@@ -301,20 +301,29 @@ fn loop_use(device: LoopDevice, backing: Backing) -> Result<LoopUse, HostError> 
 
 fn replace(path: &str, bytes: &[u8]) -> io::Result<()> {
     let path = Path::new(path);
+    // Writers of one file are serialised, so the name is unique.
+    replace_file(path, &copy::partial(path), bytes)
+}
+
+/// Replaces a file, and makes its folder; atomic, also on a power failure. It is written under another name in the same
+/// folder first, of which nothing is left if this fails.
+///
+/// # Errors
+/// The kernel's.
+pub fn replace_file(path: &Path, unfinished: &Path, bytes: &[u8]) -> io::Result<()> {
     if let Some(folder) = path.parent() {
         fs::create_dir_all(folder)?;
     }
-    // Writers of one file are serialised, so the name is unique.
-    let new = copy::partial(path);
     let put = || {
         let mut options = fs::OpenOptions::new();
-        let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&new)?;
+        options.write(true).create(true).truncate(true).mode(0o600);
+        let mut file = options.open(unfinished)?;
         file.write_all(bytes)?;
         file.sync_all()?;
-        fs::rename(&new, path)
+        fs::rename(unfinished, path)
     };
     put().inspect_err(|_| {
-        let _left = fs::remove_file(&new);
+        let _left = fs::remove_file(unfinished);
     })?;
     sync_folder(path)
 }

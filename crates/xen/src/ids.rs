@@ -98,6 +98,16 @@ impl GrantRef {
 #[derive(Clone, Copy, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct Uuid(pub [u8; 16]);
 
+impl Uuid {
+    /// One of version 4, of these random bytes.
+    #[must_use]
+    pub fn of_random(mut bytes: [u8; 16]) -> Self {
+        bytes[6] = bytes[6] & 0x0f | 0x40;
+        bytes[8] = bytes[8] & 0x3f | 0x80;
+        Self(bytes)
+    }
+}
+
 impl fmt::Display for Uuid {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (i, byte) in self.0.iter().enumerate() {

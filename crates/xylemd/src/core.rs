@@ -11,7 +11,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::Result;
-use service::{Ask, Gone, News, Progress};
+use local_door::{Answered, Waiting};
+use service::{Ask, Gone, News};
 use toolstack::config::OnHostShutdown;
 use toolstack::moves::TransferFile;
 use toolstack::scheduler::Limits;
@@ -32,12 +33,6 @@ const REPORT_EVERY: Duration = Duration::from_millis(250);
 
 /// Shorter times are the latency of a worker, not queueing.
 const QUEUED_MIN: Duration = Duration::from_micros(50);
-
-/// A message to a client.
-pub(crate) enum Answered {
-    News(News),
-    Reply(Reply),
-}
 
 pub(crate) struct Core {
     begin: std::time::Instant,
@@ -63,24 +58,10 @@ struct State {
     actions: Vec<Action>,
 }
 
-struct Waiting {
-    answers: Sender<Answered>,
-    progress: Progress,
-}
-
 impl State {
     fn tell(&self, client: ClientId, news: News) {
         if let Some(waiting) = self.clients.get(&client) {
             waiting.tell(news);
-        }
-    }
-}
-
-impl Waiting {
-    fn tell(&self, news: News) {
-        if self.progress == Progress::Wanted || !matches!(news, News::Progress(_)) {
-            // A client that has hung up no longer wants to know.
-            let _gone = self.answers.send(Answered::News(news));
         }
     }
 }
@@ -218,15 +199,7 @@ impl Core {
                 }),
             }
         }
-        loop {
-            match reply.take() {
-                Some(reply) => return Ok(reply),
-                None => match answered.recv().map_err(|_| Gone)? {
-                    Answered::News(news) => hear(news)?,
-                    Answered::Reply(last) => reply = Some(last),
-                },
-            }
-        }
+        reply.map_or_else(|| local_door::reply(&answered, hear), Ok)
     }
 
     /// Does work from the pool, forever.
@@ -328,8 +301,7 @@ impl Core {
                 Action::Note { message } => crate::log(message),
                 Action::Reply { client, reply } => {
                     if let Some(waiting) = state.clients.remove(&client) {
-                        // A client that has hung up no longer wants to know.
-                        let _gone = waiting.answers.send(Answered::Reply(reply));
+                        waiting.reply(reply);
                     }
                 }
                 Action::Started { client, vm, done, total, failure } => {

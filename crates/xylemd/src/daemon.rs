@@ -2,9 +2,8 @@
 
 use std::ffi::CStr;
 use std::sync::Arc;
-use std::sync::mpsc::RecvTimeoutError;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use service::{Ask, Daemon, Door, Gone, Kernel, News, Role};
@@ -16,7 +15,7 @@ use toolstack::{Asker, Reply, Request};
 use xen::Uuid;
 
 use crate::channels::Channels;
-use crate::core::{Answered, Core};
+use crate::core::Core;
 use crate::xlconf::XlConf;
 
 /// How often a client that waits is checked: it may have gone.
@@ -55,20 +54,7 @@ impl Daemon for Running {
             _ => CLIENT_CHECK_INTERVAL,
         };
         let answered = self.core.begin(ask);
-        let deadline = patience.map(|patience| Instant::now() + patience);
-        loop {
-            let left = deadline.map(|it| it.saturating_duration_since(Instant::now()));
-            match answered.recv_timeout(left.map_or(interval, |it| it.min(interval))) {
-                Ok(Answered::Reply(reply)) => return Ok(Some(reply)),
-                Ok(Answered::News(news)) => hear(news)?,
-                Err(RecvTimeoutError::Disconnected) => return Err(Gone),
-                Err(RecvTimeoutError::Timeout) if left.is_some_and(|it| it.is_zero()) => {
-                    return Ok(None);
-                }
-                Err(RecvTimeoutError::Timeout) if door.has_gone() => return Err(Gone),
-                Err(RecvTimeoutError::Timeout) => {}
-            }
-        }
+        local_door::reply_in_time(&answered, (interval, patience), door, hear)
     }
 
     fn put(&self, request: Request) {
@@ -178,8 +164,5 @@ pub(crate) fn random() -> anyhow::Result<[u8; 16]> {
 
 /// A version 4 UUID.
 fn random_uuid() -> anyhow::Result<Uuid> {
-    let mut bytes = random()?;
-    bytes[6] = bytes[6] & 0x0f | 0x40;
-    bytes[8] = bytes[8] & 0x3f | 0x80;
-    Ok(Uuid(bytes))
+    random().map(Uuid::of_random)
 }

@@ -1,7 +1,7 @@
 //! Files of VM definitions, and the marker that autostart VMs were started.
 
 use std::fs::{self, File};
-use std::io::{self, Read as _, Write as _};
+use std::io::{self, Read as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
@@ -57,22 +57,9 @@ impl Definitions {
 
     /// Atomic, also on a power failure.
     pub(crate) fn write(&self, name: &str, text: &str) -> io::Result<()> {
-        fs::create_dir_all(&self.folder)?;
-        let path = self.folder.join(name);
         let unfinished = self.folder.join(format!("{name}{UNFINISHED}"));
-        let put = || {
-            let mut options = fs::OpenOptions::new();
-            let mut file =
-                options.write(true).create(true).truncate(true).mode(0o600).open(&unfinished)?;
-            file.write_all(text.as_bytes())?;
-            file.sync_all()?;
-            fs::rename(&unfinished, &path)
-        };
-        put().inspect_err(|_| {
-            // What cannot be removed now is removed by the next daemon.
-            let _left = fs::remove_file(&unfinished);
-        })?;
-        sync_folder(&self.folder)
+        // What cannot be removed of one that failed is removed by the next daemon.
+        storage_host::replace_file(&self.folder.join(name), &unfinished, text.as_bytes())
     }
 
     pub(crate) fn remove(&self, name: &str) -> io::Result<()> {

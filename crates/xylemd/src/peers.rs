@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use anyhow::{Context as _, Result};
 use api::{PeerCheck, PeerKey, PeerRequest, PeerRow, Reply};
+use local_door::Answered;
 use peer_link::dial::Distance;
 use peer_link::listen::{Call, Gate, Limits};
 use peer_link::peers::PeersError;
@@ -21,7 +22,6 @@ use toolstack::moves::{Arrival, ReceiveRequest, Speaks};
 
 use xen::Uuid;
 
-use crate::core::Answered;
 use crate::daemon::Running;
 
 /// This host's key, and the others.

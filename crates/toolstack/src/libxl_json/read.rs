@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 use xen::{DomainKind, Uuid};
 use xen_build::{CpuidRegister, NO_SUBLEAF};
 
-use super::write::{LMCE, kind, register_name, shutdown_action, tsc_mode, vga};
+use super::write::{LMCE, register_name, shutdown_action, tsc_mode, vga};
 use super::{ImportError, Imported};
 use super::{machine, pci, served};
 use crate::config::{
@@ -16,6 +16,7 @@ use crate::config::{
     Spice, Trust, TscMode, UsbVersion, Vdev, Vga, VifConfig, VmConfig, Vnc,
 };
 use crate::hotplug;
+use crate::layout::kind_name;
 use crate::tuning::{CpuList, FIRST_POOL};
 use crate::xlcfg::{self, MEMORY_MIB_MAX, Source, shown, viridian_default, viridian_mask};
 
@@ -229,7 +230,7 @@ fn config(root: &Node<'_>, warnings: &mut Vec<String>) -> Result<VmConfig> {
     let create = root.needed("c_info")?;
     let build = root.needed("b_info")?;
     let kinds = [DomainKind::Pv, DomainKind::Pvh, DomainKind::Hvm];
-    let kind = create.choice("type", &kinds, kind)?;
+    let kind = create.choice("type", &kinds, kind_name)?;
     let kind = kind.ok_or_else(|| create.error("type", "is missing"))?;
     for key in DEVICES {
         root.refuse_if(key, root.is_set(key), "such devices are not supported")?;
@@ -255,7 +256,7 @@ fn config(root: &Node<'_>, warnings: &mut Vec<String>) -> Result<VmConfig> {
     if msrs {
         warn("b_info.cpuid.msr", "ignored from the VM's next start on");
     }
-    let own = build.object(&format!("type.{}", super::write::kind(kind)))?;
+    let own = build.object(&format!("type.{}", kind_name(kind)))?;
     let own = own.unwrap_or(Node { file: root.file, path: String::new(), map: &EMPTY });
     let disks = root.objects("disks")?.iter().map(disk).collect::<Result<Vec<_>>>()?;
     let nics = root.objects("nics")?;

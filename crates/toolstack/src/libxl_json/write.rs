@@ -10,6 +10,7 @@ use crate::config::{
     HvmSettings, IoMemory, IoPorts, ModelUser, ShutdownAction, SmbiosText, Spice, Trust, TscMode,
     Vga, VifConfig, VmConfig,
 };
+use crate::layout::kind_name;
 use crate::xlcfg::viridian_groups;
 
 /// The configuration as xl reads it.
@@ -37,7 +38,7 @@ fn whole(config: &VmConfig, uuid: &str, disks: &[Value]) -> Value {
     let vifs: Vec<Value> = config.vifs.iter().map(|vif| nic(vif, config.kind)).collect();
     let mut whole = json!({
         "c_info": {
-            "type": kind(config.kind),
+            "type": kind_name(config.kind),
             "name": config.name,
             "uuid": uuid,
             "run_hotplug_scripts": "True",
@@ -69,14 +70,6 @@ fn whole(config: &VmConfig, uuid: &str, disks: &[Value]) -> Value {
         whole[key] = json!(shutdown_action(action));
     }
     whole
-}
-
-pub(super) fn kind(kind: DomainKind) -> &'static str {
-    match kind {
-        DomainKind::Pv => "pv",
-        DomainKind::Pvh => "pvh",
-        DomainKind::Hvm => "hvm",
-    }
 }
 
 pub(super) fn shutdown_action(action: ShutdownAction) -> &'static str {
@@ -193,7 +186,7 @@ fn build_info(config: &VmConfig, create: &mut Value) -> Value {
     }
     machine::put(&options.machine, create, &mut info, &mut own);
     put_shim(options, &mut own);
-    info.insert(format!("type.{}", kind(config.kind)), own.into());
+    info.insert(format!("type.{}", kind_name(config.kind)), own.into());
     info.into()
 }
 

@@ -12,7 +12,7 @@ use crate::config::{
     SoundCard, Spice, Trust, TscMode, VifConfig, VmConfig, Vnc,
 };
 
-use crate::layout::{DeviceKind, DeviceRef};
+use crate::layout::{DeviceKind, DeviceRef, kind_name};
 
 impl VmConfig {
     /// The configuration as a file that [`parse`](super::parse) reads back to the same values; only
@@ -26,11 +26,7 @@ impl VmConfig {
     }
 
     fn write_cfg(&self, out: &mut String) -> fmt::Result {
-        let kind = match self.kind {
-            DomainKind::Pv => "pv",
-            DomainKind::Pvh => "pvh",
-            DomainKind::Hvm => "hvm",
-        };
+        let kind = kind_name(self.kind);
         writeln!(out, "name = {}", Quoted(&self.name))?;
         if let Some(uuid) = self.uuid {
             writeln!(out, "uuid = \"{uuid}\"")?;
