@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 /// Latencies. Quantiles are rounded up to power-of-two buckets, so by less than a factor of two.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Latency {
     pub count: u64,
@@ -15,6 +16,7 @@ pub struct Latency {
 
 /// One kind of hypercall.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct HypercallRow {
     pub hypercall: String,
@@ -25,6 +27,7 @@ pub struct HypercallRow {
 
 /// One kind of work and its hypercalls.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct OperationRow {
     pub operation: String,
@@ -37,6 +40,7 @@ pub struct OperationRow {
 
 /// A queue of the pool and its performers.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct QueueRow {
     pub queue: String,
@@ -50,6 +54,7 @@ pub struct QueueRow {
 
 /// The whole activity.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Activity {
     /// How long the daemon has been running.

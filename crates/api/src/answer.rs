@@ -18,6 +18,7 @@ use crate::vms::{StartedAll, StateChanges, VmRow};
 
 /// One line from the daemon. [`Answer::Ok`] and [`Answer::Error`] end the request.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Answer {
     Progress(Progress),
@@ -31,6 +32,7 @@ pub enum Answer {
 
 /// Progress of a request.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Progress {
     pub vm: String,
     pub done: u32,
@@ -44,6 +46,7 @@ pub struct Progress {
 
 /// An event of a domain during a request.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct DomainEvent {
     pub domid: u16,
     #[serde(flatten)]
@@ -52,6 +55,7 @@ pub struct DomainEvent {
 
 /// Kind of an event.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "what", rename_all = "kebab-case")]
 pub enum EventKind {
     /// The domain was asked to shut down.
@@ -70,6 +74,7 @@ pub enum EventKind {
 
 /// The result of a request that succeeded.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Reply {
     Done,
@@ -132,6 +137,7 @@ pub enum Reply {
 
 /// Faults of a configuration on this host, now.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Checked {
     /// A line each; if there are none, a create would start.
@@ -144,6 +150,7 @@ pub struct Checked {
 
 /// Limits of concurrent steps, and the current number.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Limits {
     /// `worker-pool-size`: on the whole host.
@@ -170,6 +177,7 @@ pub struct Limits {
 
 /// Identification of the daemon.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Pong {
     /// The daemon's release.
     pub release: String,
@@ -178,6 +186,7 @@ pub struct Pong {
 
 /// A created domain, and the timing of its create.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct CreateReport {
     pub name: String,
     pub domid: u16,
@@ -189,6 +198,7 @@ pub struct CreateReport {
 
 /// A part of a create, in microseconds since the request was read.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Stage {
     pub name: String,
     pub start_us: u64,
@@ -197,6 +207,7 @@ pub struct Stage {
 
 /// Cost of an operation: requests to Xen, the store and the host.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Cost {
     /// Calls by hypercall and sub-operation.
@@ -211,6 +222,7 @@ pub struct Cost {
 
 /// Operations of the daemon. All times are nanoseconds since its start.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Operations {
     pub now_ns: u64,
     /// The oldest first.
@@ -219,6 +231,7 @@ pub struct Operations {
 
 /// An operation on a VM.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct TraceRow {
     pub id: u64,
     /// `start`, `stop`, `reboot`, `attach`, `detach`, or `undo` of a failed one.
@@ -236,6 +249,7 @@ pub struct TraceRow {
 
 /// Timing of an operation. All times are nanoseconds since the daemon's start.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Trace {
     pub now_ns: u64,
     pub uuid: String,
@@ -247,6 +261,7 @@ pub struct Trace {
 
 /// A step of an operation.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct TraceStep {
     pub name: String,
     /// Name of its kind of step.
@@ -263,6 +278,7 @@ pub struct TraceStep {
 
 /// Totals since the daemon's start.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Counters {
     pub cost: Cost,
@@ -272,6 +288,7 @@ pub struct Counters {
 
 /// A line of `list`.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct DomainRow {
     /// `None` if the store has no name for it.
@@ -306,6 +323,7 @@ pub struct DomainRow {
 
 /// A line of `block-list`.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct BlockRow {
     pub vdev: u32,
@@ -321,6 +339,7 @@ pub struct BlockRow {
 
 /// A line of `network-list`.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct NetworkRow {
     pub devid: u32,
@@ -337,6 +356,7 @@ pub struct NetworkRow {
 
 /// A line of `channel-list`.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct ChannelRow {
     /// Counted from 0, as `xl` does; the console has one more.
@@ -356,6 +376,7 @@ pub struct ChannelRow {
 
 /// A line of `vkb-list`.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct KeyboardRow {
     pub devid: u32,
@@ -371,6 +392,7 @@ pub struct KeyboardRow {
 
 /// A line of `vcpu-list`.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct VcpuRow {
     pub name: Option<String>,
@@ -389,11 +411,13 @@ pub struct VcpuRow {
 
 /// The lines of `info`, in order: key and value.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(transparent)]
 pub struct Info(pub Vec<(String, String)>);
 
 /// Where a domain's console can be reached.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Console {
     pub domid: u16,
     /// Path of the pseudo-terminal.

@@ -6,6 +6,7 @@ use crate::Target;
 
 /// A request about checkpoints and saved VMs.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "do", rename_all = "kebab-case")]
 pub enum CheckpointRequest {
     /// Keeps a guest's memory and disks as they are at one moment; it goes on. Answered by
@@ -27,6 +28,7 @@ pub enum CheckpointRequest {
 
 /// A checkpoint to be made.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct MakeCheckpoint {
     pub target: Target,
     /// Without one it gets the next number.
@@ -39,6 +41,7 @@ pub struct MakeCheckpoint {
 
 /// A VM that is to go back to a checkpoint.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Revert {
     /// Its name or UUID; it need not exist any more.
     pub vm: Target,
@@ -53,6 +56,7 @@ pub struct Revert {
 
 /// Copies to be made of a saved VM.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct MakeCopies {
     /// `VM:NAME`, the only checkpoint of that name, or the path of a saved VM's file.
     pub of: String,
@@ -66,6 +70,7 @@ pub struct MakeCopies {
 
 /// A checkpoint.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct CheckpointRow {
     pub vm: String,
     pub uuid: String,
@@ -82,6 +87,7 @@ pub struct CheckpointRow {
 }
 
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct CheckpointDisk {
     pub vdi: String,
     pub snapshot: String,

@@ -14,6 +14,7 @@ pub type Fields = Map<String, Value>;
 
 /// An entry of `list -l`.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct ListedConfig {
     /// `None` in a dry run.
@@ -23,6 +24,7 @@ pub struct ListedConfig {
 
 /// `libxl_domain_config`.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct DomainConfig {
     pub c_info: CreateInfo,
@@ -48,6 +50,7 @@ pub struct DomainConfig {
 
 /// `libxl_domain_create_info`.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct CreateInfo {
     #[serde(rename = "type")]
@@ -61,6 +64,7 @@ pub struct CreateInfo {
 
 /// `libxl_domain_build_info`.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct BuildInfo {
     pub max_vcpus: u32,
@@ -85,6 +89,7 @@ pub struct BuildInfo {
 
 /// `libxl_device_disk`.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Disk {
     pub pdev_path: String,
@@ -103,6 +108,7 @@ pub struct Disk {
 
 /// `libxl_device_nic`.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Nic {
     pub devid: u32,

@@ -9,6 +9,7 @@ use crate::request::{Target, is_unset};
 
 /// Requests about them.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "do", rename_all = "kebab-case")]
 pub enum HostRequest {
     /// Xen's messages. Answered by [`Reply::Text`](crate::Reply::Text).
@@ -90,6 +91,7 @@ pub enum HostRequest {
 
 /// About PCI devices of the host for domains. Addresses are as in `[0000:]00:1f.2`.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "what", rename_all = "kebab-case")]
 pub enum PciRequest {
     /// Those that can be assigned and are not. Answered by [`Reply::Pci`](crate::Reply::Pci).
@@ -123,6 +125,7 @@ pub enum PciRequest {
 
 /// A CPU pool.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct PoolRow {
     pub id: u32,
@@ -135,6 +138,7 @@ pub struct PoolRow {
 
 /// A PCI device.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct PciRow {
     /// As in `0000:00:1f.2`.
@@ -147,6 +151,7 @@ pub struct PciRow {
 
 /// Where CPUs, memory and devices are.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Topology {
     pub cpus: Vec<CpuRow>,
@@ -156,6 +161,7 @@ pub struct Topology {
 }
 
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct CpuRow {
     pub cpu: u32,
@@ -166,6 +172,7 @@ pub struct CpuRow {
 
 /// A NUMA node.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct NodeRow {
     pub node: u32,

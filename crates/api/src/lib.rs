@@ -16,6 +16,7 @@ mod objects;
 mod peers;
 mod psr;
 mod request;
+mod rights;
 mod sched;
 mod storage;
 mod tuning;
@@ -46,12 +47,14 @@ pub use request::{
     Adopt, AfterSave, ConsoleKind, Create, DumpCore, LimitChanges, Planned, Request, Restore, Save,
     SavedFormat, Target, Targets, Wait, name_of,
 };
+pub use rights::Role;
 pub use sched::{SchedPool, SchedRequest, SchedRow, Scheduler, VcpuBudget};
 pub use storage::{ImageRow, SrRow, StorageRequest, VdiList, VdiRow, VdiUser};
 pub use tuning::{ConfigUpdate, Trigger, TuneRequest};
 pub use vms::{Define, StartFailure, StartedAll, StateChange, StateChanges, VmRow, VmStatus};
 pub use wire::{
-    LINE_BYTES_MAX, WireError, decode_answer, decode_request, encode_answer, encode_request,
+    Asked, LINE_BYTES_MAX, WireError, decode_answer, decode_asked, decode_request, encode_answer,
+    encode_asked, encode_request,
 };
 
 /// The protocol's version. Raised by changes that an older peer would misread; not by new optional

@@ -7,6 +7,7 @@ use crate::request::is_unset;
 
 /// Whether the guest runs while most of its memory is sent.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Pace {
     #[default]
@@ -17,6 +18,7 @@ pub enum Pace {
 
 /// What the guest does once it is there.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Arrival {
     #[default]
@@ -26,6 +28,7 @@ pub enum Arrival {
 
 /// Whose protocol is spoken on a connection.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Speaks {
     /// Ours.
@@ -36,6 +39,7 @@ pub enum Speaks {
 
 /// Where a domain runs.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Runs {
     Here,
@@ -44,6 +48,7 @@ pub enum Runs {
 
 /// How the other host is reached.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Reach {
     /// By the connection that comes with the request. Later, if that breaks at a bad moment, the daemon uses this command
@@ -55,6 +60,7 @@ pub enum Reach {
 
 /// A domain that is to go to another host.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Migrate {
     pub target: Target,
     /// The other host, for messages.

@@ -8,6 +8,7 @@ use crate::storage::SrRow;
 
 /// Objects that have changed, the earliest change first; each once, as it is now.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Objects {
     /// Where to go on. Its form has no meaning for clients.
@@ -22,6 +23,7 @@ pub struct Objects {
 
 /// The last change of an object.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ObjectChange {
     pub revision: u64,
     /// Of a VM its UUID; of a device that, its kind and number with slashes between them; of a domain its domid; of an operation its number; of an
@@ -33,6 +35,7 @@ pub struct ObjectChange {
 
 /// An object by its class, as it is now; `null` if it is there no more.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "class", content = "object", rename_all = "kebab-case")]
 pub enum Object {
     Vm(Option<Box<VmObject>>),
@@ -46,6 +49,7 @@ pub enum Object {
 
 /// A VM, defined or only running.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct VmObject {
     pub uuid: String,
@@ -66,6 +70,7 @@ pub struct VmObject {
 }
 
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct VmSizes {
     /// `pv`, `pvh` or `hvm`.
@@ -79,6 +84,7 @@ pub struct VmSizes {
 
 /// A device of a VM.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct DeviceObject {
     /// The VM's UUID.
@@ -101,6 +107,7 @@ pub struct DeviceObject {
 
 /// A domain that is not managed by the daemon: domain 0, or another toolstack's.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct DomainObject {
     pub domid: u16,
@@ -110,6 +117,7 @@ pub struct DomainObject {
 
 /// An operation, in progress or ended.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct OperationObject {
     /// Its times are nanoseconds since the daemon's start.

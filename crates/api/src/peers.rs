@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 /// Requests about them.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "do", rename_all = "kebab-case")]
 pub enum PeerRequest {
     /// Answered by [`Reply::PeerKey`](crate::Reply::PeerKey).
@@ -20,6 +21,7 @@ pub enum PeerRequest {
 
 /// This host, as others know it.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct PeerKey {
     pub key: String,
     /// Where it can be called, if it can.
@@ -28,6 +30,7 @@ pub struct PeerKey {
 
 /// A line of `peer list`.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct PeerRow {
     pub name: String,
@@ -37,6 +40,7 @@ pub struct PeerRow {
 
 /// A peer that was called.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct PeerCheck {
     pub name: String,

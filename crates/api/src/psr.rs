@@ -6,6 +6,7 @@ use crate::Target;
 
 /// Requests about them. Without targets all domains are meant, and without sockets all sockets.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "what", rename_all = "kebab-case")]
 pub enum PsrRequest {
     /// Answered by [`Reply::PsrHardware`](crate::Reply::PsrHardware).
@@ -53,6 +54,7 @@ pub enum PsrRequest {
 
 /// What is counted.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum PsrCounter {
     CacheOccupancy,
@@ -61,6 +63,7 @@ pub enum PsrCounter {
 }
 
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum CachePart {
     Code,
@@ -69,12 +72,14 @@ pub enum CachePart {
 
 /// What the machine can monitor and share out. Source: `XEN_SYSCTL_psr_cmt_op`, `XEN_SYSCTL_psr_alloc`.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct PsrHardware {
     pub cmt: Option<PsrCmt>,
     pub sockets: Vec<PsrSocket>,
 }
 
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct PsrCmt {
     /// One more than the number of domains that can be monitored.
     pub total_rmid: u64,
@@ -82,6 +87,7 @@ pub struct PsrCmt {
 }
 
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct PsrSocket {
     pub socket: u32,
     pub l3_cache_kib: Option<u64>,
@@ -91,6 +97,7 @@ pub struct PsrSocket {
 }
 
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct PsrLimits {
     /// Bits of a mask, or the most by which bandwidth is throttled.
     pub limit: u32,
@@ -105,6 +112,7 @@ pub struct PsrLimits {
 
 /// What monitored domains use.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct PsrSamples {
     pub total_rmid: u64,
     pub sockets: Vec<PsrCache>,
@@ -112,12 +120,14 @@ pub struct PsrSamples {
 }
 
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct PsrCache {
     pub socket: u32,
     pub l3_cache_kib: u64,
 }
 
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct PsrUse {
     pub domid: u16,
     pub name: Option<String>,
@@ -127,6 +137,7 @@ pub struct PsrUse {
 
 /// A count: bytes in the cache, or bytes that were moved since some time before.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct PsrSample {
     pub bytes: u64,
     /// Xen's time.
@@ -135,6 +146,7 @@ pub struct PsrSample {
 
 /// What domains may use on a socket.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct PsrShares {
     pub socket: u32,
     pub l3_cache_kib: Option<u64>,
@@ -144,6 +156,7 @@ pub struct PsrShares {
 }
 
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct PsrShare {
     pub domid: u16,
     pub name: Option<String>,

@@ -13,11 +13,13 @@ use crate::vms::Define;
 
 /// A domain as named by a user: digits are a domid, a UUID has dashes, anything else is a name.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(transparent)]
 pub struct Target(pub String);
 
 /// The domains of a request.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Targets {
     /// Every domain managed by the daemon; those of other toolstacks are not touched.
@@ -27,6 +29,7 @@ pub enum Targets {
 
 /// When a shutdown or reboot is answered.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Wait {
     /// When the requests have been sent.
@@ -40,6 +43,7 @@ pub enum Wait {
 
 /// A VM to be created.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Create {
     /// The file's name as the user gave it, for error messages.
     pub file: String,
@@ -70,6 +74,7 @@ pub struct Create {
 
 /// What becomes of a VM whose state is in a file.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum AfterSave {
     #[default]
@@ -81,6 +86,7 @@ pub enum AfterSave {
 
 /// Whose files are written.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum SavedFormat {
     #[default]
@@ -90,6 +96,7 @@ pub enum SavedFormat {
 
 /// A VM whose state is to be written to a file.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Save {
     pub target: Target,
     /// The file to be written.
@@ -113,6 +120,7 @@ pub struct Save {
 
 /// A domain whose memory is to be written to a core file.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct DumpCore {
     pub target: Target,
     /// The file to be written.
@@ -129,6 +137,7 @@ pub struct DumpCore {
 
 /// A saved VM that is to go on.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Restore {
     /// Of the saved VM.
     pub path: String,
@@ -153,6 +162,7 @@ pub struct Restore {
 
 /// A running domain of another toolstack to be adopted.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Adopt {
     pub target: Target,
     /// The file's name, for error messages.
@@ -171,6 +181,7 @@ pub struct Adopt {
 
 /// Who serves a console.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum ConsoleKind {
     /// xenconsoled, or whoever serves a channel.
@@ -181,6 +192,7 @@ pub enum ConsoleKind {
 
 /// One request.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "op", rename_all = "kebab-case")]
 pub enum Request {
     /// Answered by [`Reply::Pong`](crate::Reply::Pong).
@@ -461,6 +473,7 @@ pub(crate) fn is_unset<T: Default + PartialEq>(value: &T) -> bool {
 
 /// The operation of a requested plan.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Planned {
     Create(Create),
@@ -474,6 +487,7 @@ pub enum Planned {
 
 /// New values; `None` leaves one unchanged.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct LimitChanges {
     pub host: Option<usize>,

@@ -7,6 +7,7 @@ use crate::request::is_unset;
 
 /// A scheduler of Xen's.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Scheduler {
     Credit,
@@ -16,6 +17,7 @@ pub enum Scheduler {
 
 /// A request about pools with one scheduler. A pool is named by its name or number; without one the first is meant.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "do", rename_all = "kebab-case")]
 pub enum SchedRequest {
     /// The pools, or one of them, with their domains. Answered by [`Reply::Sched`](crate::Reply::Sched).
@@ -57,6 +59,7 @@ pub enum SchedRequest {
 
 /// A CPU pool. Parameters that its scheduler has not are left out.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct SchedPool {
     pub name: String,
@@ -68,6 +71,7 @@ pub struct SchedPool {
 
 /// The share of a domain or vCPU. What its scheduler does not know is left out.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct SchedRow {
     pub name: Option<String>,
@@ -83,6 +87,7 @@ pub struct SchedRow {
 
 /// What a vCPU may use of a period.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct VcpuBudget {
     /// `None`: each of the domain's.
     #[serde(default)]

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 /// Requests on storage. A VDI is written `sr:vdi`.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "do", rename_all = "kebab-case")]
 pub enum StorageRequest {
     /// Creates an SR. Answered by [`Reply::Done`](crate::Reply::Done), like all changes.
@@ -80,6 +81,7 @@ pub enum StorageRequest {
 
 /// An image that VMs are made from.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct ImageRow {
     pub name: String,
@@ -96,6 +98,7 @@ pub struct ImageRow {
 
 /// A line of `sr-list`.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct SrRow {
     pub name: String,
@@ -114,6 +117,7 @@ pub struct SrRow {
 
 /// The lines of `vdi-list`.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct VdiList {
     pub vdis: Vec<VdiRow>,
@@ -123,6 +127,7 @@ pub struct VdiList {
 
 /// A line of `vdi-list`.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct VdiRow {
     pub sr: String,
@@ -138,6 +143,7 @@ pub struct VdiRow {
 
 /// A user of a VDI.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct VdiUser {
     /// `xylem/UUID/VDEV` for a disk of a VM.

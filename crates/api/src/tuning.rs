@@ -8,6 +8,7 @@ use crate::sched::{Scheduler, VcpuBudget};
 
 /// A change of a running domain, also of domain 0. Each is answered by [`Reply::Done`](crate::Reply::Done).
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "do", rename_all = "kebab-case")]
 pub enum TuneRequest {
     /// The most memory that it may be given.
@@ -63,6 +64,7 @@ pub enum TuneRequest {
 
 /// What a domain is sent.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Trigger {
     Nmi,
@@ -75,6 +77,7 @@ pub enum Trigger {
 
 /// Another configuration of a VM that runs.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ConfigUpdate {
     pub target: Target,
     /// The file's name as the user gave it, for error messages.

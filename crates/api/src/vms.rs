@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 /// A VM to be defined.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Define {
     /// As in [`Create`](crate::Create).
     pub file: String,
@@ -24,6 +25,7 @@ pub struct Define {
 
 /// A VM, defined or only running.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct VmRow {
     pub name: String,
     pub uuid: String,
@@ -39,6 +41,7 @@ pub struct VmRow {
 
 /// Result of a bulk start.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct StartedAll {
     pub started: u64,
     /// They were running or starting already.
@@ -47,6 +50,7 @@ pub struct StartedAll {
 }
 
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct StartFailure {
     pub vm: String,
     pub why: String,
@@ -54,6 +58,7 @@ pub struct StartFailure {
 
 /// State changes after a revision.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct StateChanges {
     /// The revision to continue from.
     pub revision: u64,
@@ -66,6 +71,7 @@ pub struct StateChanges {
 
 /// A VM's state.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct VmStatus {
     pub name: String,
     pub uuid: String,
@@ -77,6 +83,7 @@ pub struct VmStatus {
 
 /// A change of a VM's state. `gone` is the state of a VM that does not exist.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct StateChange {
     pub revision: u64,
     /// When, in milliseconds since 1970.

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Answer, Request, VERSION};
+use crate::{Answer, Request, Role, VERSION};
 
 /// Longest accepted line, in bytes: room for a thousand VMs in one list.
 pub const LINE_BYTES_MAX: usize = 16 << 20;
@@ -14,26 +14,46 @@ pub enum WireError {
     Version { peer: u64 },
     #[error("cannot decode the message: {0}")]
     Malformed(String),
+    #[error("{0:?} is no role")]
+    Role(String),
     #[error("the message exceeds {LINE_BYTES_MAX} bytes")]
     TooLong,
+}
+
+/// A request, and for whom it is.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Asked {
+    pub request: Request,
+    /// The role of somebody for whom the client asks. It gives no right that the client itself has not.
+    pub role: Option<Role>,
 }
 
 #[derive(Serialize)]
 struct OutgoingRequest<'a> {
     version: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    as_role: Option<Role>,
     #[serde(flatten)]
     request: &'a Request,
 }
 
 #[derive(Deserialize)]
-struct SpokenVersion {
+struct Envelope {
     version: u64,
+    #[serde(default)]
+    as_role: Option<String>,
 }
 
 /// A request as a line, newline included.
 #[must_use]
 pub fn encode_request(request: &Request) -> String {
-    line(&OutgoingRequest { version: VERSION, request })
+    line(&OutgoingRequest { version: VERSION, as_role: None, request })
+}
+
+/// A request for somebody else as a line, newline included.
+#[must_use]
+pub fn encode_asked(request: &Request, role: Role) -> String {
+    line(&OutgoingRequest { version: VERSION, as_role: Some(role), request })
 }
 
 /// An answer as a line, newline included.
@@ -47,13 +67,24 @@ pub fn encode_answer(answer: &Answer) -> String {
 /// # Errors
 /// [`WireError`]; its text can be sent back as [`Answer::Error`].
 pub fn decode_request(line: &[u8]) -> Result<Request, WireError> {
+    decode_asked(line).map(|it| it.request)
+}
+
+/// As [`decode_request`], with the role of somebody for whom the client asks.
+///
+/// # Errors
+/// As for [`decode_request`]. A role that is not known is refused, since it may be a lesser one.
+pub fn decode_asked(line: &[u8]) -> Result<Asked, WireError> {
     check_length(line)?;
     // Check the version first: the rest may have another meaning in another version.
-    let spoken: SpokenVersion = serde_json::from_slice(line).map_err(malformed)?;
-    if spoken.version != u64::from(VERSION) {
-        return Err(WireError::Version { peer: spoken.version });
+    let envelope: Envelope = serde_json::from_slice(line).map_err(malformed)?;
+    if envelope.version != u64::from(VERSION) {
+        return Err(WireError::Version { peer: envelope.version });
     }
-    serde_json::from_slice(line).map_err(malformed)
+    let known = |name: String| Role::of(&name).ok_or(WireError::Role(name));
+    let role = envelope.as_role.map(known).transpose()?;
+    let request = serde_json::from_slice(line).map_err(malformed)?;
+    Ok(Asked { request, role })
 }
 
 /// Decodes an answer line, with or without its newline.

@@ -100,6 +100,12 @@ impl<K: Clone + Ord, V> Table<K, V> {
         self.objects.get(key).map(|(_, value)| value)
     }
 
+    /// Of an object's last change.
+    #[must_use]
+    pub fn revision_of(&self, key: &K) -> Option<Revision> {
+        self.objects.get(key).map(|(revision, _)| *revision)
+    }
+
     /// All objects in the order of their keys, with the revision of their last change.
     pub fn iter(&self) -> impl Iterator<Item = (&K, Revision, &V)> {
         self.objects.iter().map(|(key, (revision, value))| (key, *revision, value))

@@ -223,7 +223,6 @@ struct Client<'a> {
 impl Client<'_> {
     /// Serves requests until the connection ends.
     fn run(&self, asker: Asker, role: Role) -> std::io::Result<()> {
-        let service = Service { daemon: self.daemon, door: self, asker: Some(asker), role };
         let bytes_max = match role {
             Role::Admin => api::LINE_BYTES_MAX,
             Role::Viewer | Role::Operator => LINE_OF_A_USER_BYTES_MAX,
@@ -240,8 +239,8 @@ impl Client<'_> {
                     .send(&Answer::Error(format!("a request is {bytes_max} bytes long at most")));
             }
             *self.channel.borrow_mut() = channel;
-            let answer = match api::decode_request(&line) {
-                Ok(request) => match service.answer(request) {
+            let answer = match api::decode_asked(&line) {
+                Ok(asked) => match self.service(asker, role, asked.role).answer(asked.request) {
                     Ok(answer) => answer,
                     Err(Gone) => return Ok(()),
                 },
@@ -249,6 +248,12 @@ impl Client<'_> {
             };
             self.send(&answer)?;
         }
+    }
+
+    /// What serves a request; of one for somebody else, with the lesser of both roles.
+    fn service(&self, asker: Asker, role: Role, other: Option<Role>) -> Service<'_> {
+        let role = other.map_or(role, |other| other.min(role));
+        Service { daemon: self.daemon, door: self, asker: Some(asker), role }
     }
 
     fn send(&self, answer: &Answer) -> std::io::Result<()> {

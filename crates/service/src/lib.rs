@@ -15,7 +15,6 @@ mod objects;
 mod pci;
 mod psr;
 mod render;
-mod rights;
 mod saved;
 mod sched;
 mod storage;
@@ -35,7 +34,7 @@ use toolstack::xlcfg::HostDefaults;
 use toolstack::{Asker, Instant, Reply, Told};
 use xen::Uuid;
 
-pub use rights::Role;
+pub use api::Role;
 
 /// The client is gone, or the daemon is about to end: nobody waits for the answer.
 #[derive(Debug)]
@@ -207,9 +206,10 @@ impl Service<'_> {
     /// # Errors
     /// [`Gone`] if nobody waits for it any more.
     pub fn answer(&self, request: Request) -> Result<Answer, Gone> {
-        if let Some(refusal) = self.role.refusal(&request) {
+        if let Some(why) = self.role.refusal(&request) {
             self.daemon.refused(self.asker, self.role, &request);
-            return Ok(refusal);
+            let group = Role::needed(&request).group();
+            return Ok(Answer::Error(format!("{why}; root can add you to the group {group}")));
         }
         match self.reply(request) {
             Ok(reply) => Ok(Answer::Ok(reply)),

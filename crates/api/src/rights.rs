@@ -1,15 +1,19 @@
 //! Who may ask for what.
 
-use api::{
-    Answer, CheckpointRequest, HostRequest, LimitChanges, PciRequest, PeerRequest, PsrRequest,
-    Request, SchedRequest, StorageRequest,
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    CheckpointRequest, HostRequest, LimitChanges, PciRequest, PeerRequest, PsrRequest, Request,
+    SchedRequest, StorageRequest,
 };
 
 /// What a client may do. Each may do what those before it may.
 ///
 /// Whoever may name files, devices or programs of the host, or write to a guest's memory or configuration, can become root
 /// there. So an operator gets none of that: VMs go on and off as they are.
-#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
 pub enum Role {
     /// Looks, at everything but passwords and what guests have in their memory.
     Viewer,
@@ -39,6 +43,12 @@ impl Role {
             Self::Operator => "xylem-operator",
             Self::Admin => "xylem-admin",
         }
+    }
+
+    /// The role of that name.
+    #[must_use]
+    pub fn of(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|role| role.as_str() == name)
     }
 
     /// The least role that may ask for this.
@@ -122,16 +132,13 @@ impl Role {
         if looks { Self::Viewer } else { Self::Admin }
     }
 
-    /// Why a client with this role is refused; `None` if it is not.
-    pub(crate) fn refusal(self, request: &Request) -> Option<Answer> {
+    /// Why this role may not ask for that; `None` if it may.
+    #[must_use]
+    pub fn refusal(self, request: &Request) -> Option<String> {
         let needed = Self::needed(request);
         (self < needed).then(|| {
-            Answer::Error(format!(
-                "not permitted: this needs the role {}, and yours is {}; root can add you to the group {}",
-                needed.as_str(),
-                self.as_str(),
-                needed.group(),
-            ))
+            let (needed, own) = (needed.as_str(), self.as_str());
+            format!("not permitted: this needs the role {needed}, and yours is {own}")
         })
     }
 }

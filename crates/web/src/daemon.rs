@@ -1,0 +1,141 @@
+//! Connections to `xylemd`.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use api::{Answer, LINE_BYTES_MAX, Reply, Request, Role};
+use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::net::UnixStream;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::timeout;
+
+/// Requests to the daemon at a time: of its connections half stay for others.
+const CALLS_MAX: usize = 96;
+/// Connections that are kept for later requests.
+const IDLE_MAX: usize = 16;
+/// How long a request waits for its turn.
+const TURN_WAIT: Duration = Duration::from_secs(5);
+
+/// Why there is no reply.
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+pub(crate) enum CallError {
+    #[error("xylemd does not answer: {0}")]
+    Unreachable(String),
+    #[error("too many requests are in progress; try again")]
+    Busy,
+    /// The daemon's words.
+    #[error("{0}")]
+    Refused(String),
+}
+
+/// The daemon behind its socket.
+#[derive(Debug)]
+pub(crate) struct Daemon {
+    path: PathBuf,
+    idle: Mutex<Vec<BufReader<UnixStream>>>,
+    turns: Arc<Semaphore>,
+}
+
+impl Daemon {
+    pub(crate) fn new(path: PathBuf) -> Self {
+        Self { path, idle: Mutex::default(), turns: Arc::new(Semaphore::new(CALLS_MAX)) }
+    }
+
+    /// Asks for something, in the name of somebody with this role.
+    pub(crate) async fn begin(
+        self: &Arc<Self>,
+        request: &Request,
+        role: Role,
+    ) -> Result<Call, CallError> {
+        let turn = timeout(TURN_WAIT, Arc::clone(&self.turns).acquire_owned()).await;
+        let turn = turn.map_err(|_| CallError::Busy)?.map_err(|_| CallError::Busy)?;
+        let mut stream = match self.kept() {
+            Some(stream) => stream,
+            None => self.connect().await?,
+        };
+        let line = api::encode_asked(request, role);
+        stream.write_all(line.as_bytes()).await.map_err(|error| unreachable(&error))?;
+        Ok(Call { daemon: Arc::clone(self), stream: Some(stream), line: Vec::new(), _turn: turn })
+    }
+
+    /// The final answer to a request.
+    pub(crate) async fn call(
+        self: &Arc<Self>,
+        request: &Request,
+        role: Role,
+    ) -> Result<Reply, CallError> {
+        let mut call = self.begin(request, role).await?;
+        loop {
+            match call.next().await? {
+                Answer::Ok(reply) => return Ok(reply),
+                Answer::Error(why) => return Err(CallError::Refused(why)),
+                Answer::Progress(_) | Answer::Event(_) | Answer::Warning(_) => {}
+            }
+        }
+    }
+
+    async fn connect(&self) -> Result<BufReader<UnixStream>, CallError> {
+        let stream = UnixStream::connect(&self.path).await;
+        stream.map(BufReader::new).map_err(|error| {
+            CallError::Unreachable(format!("{}: {error}", self.path.display()))
+        })
+    }
+
+    /// An idle connection that the daemon has not closed.
+    fn kept(&self) -> Option<BufReader<UnixStream>> {
+        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        while let Some(stream) = idle.pop() {
+            let silent = stream.get_ref().try_read(&mut [0]);
+            if silent.is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock) {
+                return Some(stream);
+            }
+        }
+        None
+    }
+
+    fn keep(&self, stream: BufReader<UnixStream>) {
+        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        if idle.len() < IDLE_MAX {
+            idle.push(stream);
+        }
+    }
+}
+
+/// A request in progress. The daemon notices when this is dropped before its end, and cancels what can be cancelled.
+#[derive(Debug)]
+pub(crate) struct Call {
+    daemon: Arc<Daemon>,
+    /// `None` after the final answer.
+    stream: Option<BufReader<UnixStream>>,
+    /// What has come of the next line. It outlives a reader that is cancelled.
+    line: Vec<u8>,
+    _turn: OwnedSemaphorePermit,
+}
+
+impl Call {
+    /// The next answer. There is none after the final one.
+    pub(crate) async fn next(&mut self) -> Result<Answer, CallError> {
+        let ended = || CallError::Unreachable("it has closed the connection".to_owned());
+        let stream = self.stream.as_mut().ok_or_else(ended)?;
+        let left = (LINE_BYTES_MAX + 1).saturating_sub(self.line.len());
+        let mut bounded = stream.take(left as u64);
+        bounded.read_until(b'\n', &mut self.line).await.map_err(|error| unreachable(&error))?;
+        if self.line.pop() != Some(b'\n') {
+            return Err(ended());
+        }
+        let answer = api::decode_answer(&self.line)
+            .map_err(|error| CallError::Unreachable(error.to_string()))?;
+        self.line.clear();
+        if matches!(answer, Answer::Ok(_) | Answer::Error(_))
+            && let Some(stream) = self.stream.take()
+        {
+            self.daemon.keep(stream);
+        }
+        Ok(answer)
+    }
+}
+
+fn unreachable(error: &std::io::Error) -> CallError {
+    CallError::Unreachable(error.to_string())
+}

@@ -1,0 +1,240 @@
+//! The command line.
+
+use std::ffi::OsString;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use anyhow::{Context as _, Result, bail};
+use api::Role;
+use lexopt::{Arg, ValueExt as _};
+
+const HELP: &str = "\
+Usage: xylem-web [OPTIONS]
+       xylem-web client add-token|add-user|add-certificate|remove|list ...
+       xylem-web check-log FILE
+
+Serves Xylem to remote clients: a REST API, events, and a web page.
+
+      --listen ADDRESS      IP address and port (127.0.0.1:8443)
+      --certificate FILE    Of this host, in PEM, with those that sign it
+      --key FILE            Its private key, in PEM
+      --make-certificate    Make both, if they are missing, signed by itself
+      --client-ca FILE      Signs the certificates of clients, in PEM
+      --clients FILE        Who is let in (/etc/xylem/web-clients)
+      --log FILE            What clients have done, each line with the hash of
+                            the one before it
+      --socket FILE         xylemd's (/run/xylem/xylemd.sock)
+      --try                 Let one client in as an admin, by the token that is
+                            printed, and nobody else
+      --help, --version
+
+Clients:
+  xylem-web client add-token NAME --role ROLE [--days N]
+  xylem-web client add-user NAME --role ROLE [--days N]      the password is
+                            the first line of the standard input
+  xylem-web client add-certificate NAME --role ROLE [--days N] --certificate FILE
+  xylem-web client remove NAME
+  xylem-web client list
+ROLE is viewer, operator or admin. All take --clients FILE.
+";
+
+/// Where clients are written down.
+const CLIENTS: &str = "/etc/xylem/web-clients";
+
+#[derive(Debug)]
+pub(crate) struct TlsFiles {
+    pub(crate) certificate: PathBuf,
+    pub(crate) key: PathBuf,
+    pub(crate) client_ca: Option<PathBuf>,
+    /// Make the first two, if they are missing.
+    pub(crate) make: bool,
+}
+
+#[derive(Debug)]
+pub(crate) struct Serve {
+    pub(crate) listen: SocketAddr,
+    pub(crate) tls: Option<TlsFiles>,
+    pub(crate) access: Option<PathBuf>,
+    pub(crate) log: Option<PathBuf>,
+    pub(crate) socket: PathBuf,
+    pub(crate) tries: bool,
+}
+
+/// A change of the file of clients.
+#[derive(Debug)]
+pub(crate) enum Change {
+    AddToken(New),
+    AddUser(New),
+    AddCertificate(New, PathBuf),
+    Remove(String),
+    List,
+}
+
+#[derive(Debug)]
+pub(crate) struct New {
+    pub(crate) name: String,
+    pub(crate) role: Role,
+    pub(crate) days: Option<u64>,
+}
+
+#[derive(Debug)]
+pub(crate) enum Command {
+    Serve(Serve),
+    Clients { file: PathBuf, what: Change },
+    CheckLog(PathBuf),
+    Print(String),
+}
+
+#[derive(Default)]
+struct Given {
+    listen: Option<SocketAddr>,
+    certificate: Option<PathBuf>,
+    key: Option<PathBuf>,
+    make: bool,
+    client_ca: Option<PathBuf>,
+    clients: Option<PathBuf>,
+    log: Option<PathBuf>,
+    socket: Option<PathBuf>,
+    tries: bool,
+    role: Option<Role>,
+    days: Option<u64>,
+    words: Vec<String>,
+}
+
+pub(crate) fn parse(arguments: impl Iterator<Item = OsString>) -> Result<Command> {
+    let mut parser = lexopt::Parser::from_args(arguments);
+    let mut given = Given::default();
+    while let Some(argument) = parser.next()? {
+        match argument {
+            Arg::Long("help") => return Ok(Command::Print(HELP.to_owned())),
+            Arg::Long("version") => {
+                let release = concat!("xylem-web ", env!("CARGO_PKG_VERSION"), "\n");
+                return Ok(Command::Print(release.to_owned()));
+            }
+            Arg::Value(word) => given.words.push(word.string()?),
+            Arg::Long(name) => {
+                let name = name.to_owned();
+                given.take(&name, &mut parser)?;
+            }
+            other @ Arg::Short(_) => return Err(other.unexpected().into()),
+        }
+    }
+    given.command()
+}
+
+impl Given {
+    fn take(&mut self, name: &str, parser: &mut lexopt::Parser) -> Result<()> {
+        match name {
+            "try" => self.tries = true,
+            "make-certificate" => self.make = true,
+            "listen" => {
+                let text = parser.value()?.string()?;
+                let address = text.parse();
+                self.listen = Some(address.with_context(|| format!("{text:?} is no address with a port"))?);
+            }
+            "certificate" => self.certificate = Some(parser.value()?.into()),
+            "key" => self.key = Some(parser.value()?.into()),
+            "client-ca" => self.client_ca = Some(parser.value()?.into()),
+            "clients" => self.clients = Some(parser.value()?.into()),
+            "log" => self.log = Some(parser.value()?.into()),
+            "socket" => self.socket = Some(parser.value()?.into()),
+            "role" => {
+                let word = parser.value()?.string()?;
+                let role = Role::of(&word);
+                self.role = Some(role.with_context(|| {
+                    format!("{word:?} is no role; there are viewer, operator and admin")
+                })?);
+            }
+            "days" => self.days = Some(parser.value()?.parse()?),
+            other => bail!("there is no option --{other}; see --help"),
+        }
+        Ok(())
+    }
+
+    fn command(self) -> Result<Command> {
+        let words: Vec<_> = self.words.iter().map(String::as_str).collect();
+        match words[..] {
+            [] => self.serve(),
+            ["check-log", file] => Ok(Command::CheckLog(file.into())),
+            ["client", ref what @ ..] => {
+                let what = self.change(what)?;
+                let file = self.clients.unwrap_or_else(|| CLIENTS.into());
+                Ok(Command::Clients { file, what })
+            }
+            _ => bail!("{:?} is nothing to do; see --help", words.join(" ")),
+        }
+    }
+
+    fn change(&self, words: &[&str]) -> Result<Change> {
+        let new = |name: &str| -> Result<New> {
+            let role = self.role.context("say what it may do: --role viewer, operator or admin")?;
+            Ok(New { name: name.to_owned(), role, days: self.days })
+        };
+        Ok(match *words {
+            ["list"] => Change::List,
+            ["remove", name] => Change::Remove(name.to_owned()),
+            ["add-token", name] => Change::AddToken(new(name)?),
+            ["add-user", name] => Change::AddUser(new(name)?),
+            ["add-certificate", name] => {
+                let file = self.certificate.clone().context("give --certificate FILE")?;
+                Change::AddCertificate(new(name)?, file)
+            }
+            _ => bail!("client {:?} is nothing to do; see --help", words.join(" ")),
+        })
+    }
+
+    fn serve(self) -> Result<Command> {
+        let tls = match (self.certificate, self.key) {
+            (Some(certificate), Some(key)) => {
+                let (client_ca, make) = (self.client_ca, self.make);
+                Some(TlsFiles { certificate, key, client_ca, make })
+            }
+            (None, None) if self.make || self.client_ca.is_some() => {
+                bail!("give --certificate and --key")
+            }
+            (None, None) => None,
+            _ => bail!("--certificate and --key belong together"),
+        };
+        let listen = self.listen.unwrap_or_else(|| SocketAddr::from(([127, 0, 0, 1], 8443)));
+        if self.tries && !listen.ip().is_loopback() {
+            bail!("--try is for a loopback address");
+        }
+        let access = match self.clients {
+            _ if self.tries => None,
+            file => Some(file.unwrap_or_else(|| CLIENTS.into())),
+        };
+        let socket = self.socket.unwrap_or_else(api::client::socket_path);
+        let (log, tries) = (self.log, self.tries);
+        Ok(Command::Serve(Serve { listen, tls, access, log, socket, tries }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(line: &str) -> Result<Command> {
+        parse(line.split_whitespace().map(OsString::from))
+    }
+
+    #[test]
+    fn arguments_that_make_no_sense_are_refused() {
+        for (line, expected) in [
+            ("--listen web", "\"web\" is no address with a port"),
+            ("--certificate a", "--certificate and --key belong together"),
+            ("--make-certificate", "give --certificate and --key"),
+            ("--try --listen 0.0.0.0:80", "--try is for a loopback address"),
+            ("--frob", "there is no option --frob; see --help"),
+            ("frob", "\"frob\" is nothing to do; see --help"),
+            ("client add-token a", "say what it may do: --role viewer, operator or admin"),
+            ("client add-token a --role root", "\"root\" is no role; there are viewer, operator and admin"),
+            ("client add-certificate a --role viewer", "give --certificate FILE"),
+        ] {
+            assert_eq!(of(line).unwrap_err().to_string(), expected, "{line}");
+        }
+        let Command::Serve(serve) = of("--try").unwrap() else { panic!("it serves") };
+        assert!(serve.tries && serve.access.is_none() && serve.tls.is_none());
+        let Command::Serve(serve) = of("").unwrap() else { panic!("it serves") };
+        assert_eq!(serve.access, Some(CLIENTS.into()));
+    }
+}

@@ -1,0 +1,83 @@
+//! What can be asked for over HTTP.
+
+mod events;
+mod health;
+mod objects;
+mod openapi;
+mod page;
+mod requests;
+mod session;
+mod tasks;
+
+use std::sync::Arc;
+
+use axum::extract::DefaultBodyLimit;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::middleware::{from_fn, from_fn_with_state};
+use axum::response::Response;
+use axum::routing::{get, post};
+use axum::{Router, middleware};
+
+use crate::admit::admit;
+use crate::problem::Problem;
+use crate::shared::Shared;
+
+pub(crate) use requests::subject;
+
+/// Of a request: a configuration and what belongs to it.
+const BODY_BYTES_MAX: usize = 1 << 20;
+
+/// Who sends what where.
+pub(crate) fn router(shared: &Arc<Shared>) -> Router {
+    let known = Router::new()
+        .route("/v1/events", get(events::events))
+        .route("/v1/objects", get(objects::changes))
+        .route("/v1/vms", get(objects::vms))
+        .route("/v1/vms/{vm}", get(objects::vm))
+        .route("/v1/vms/{vm}/devices", get(objects::devices))
+        .route("/v1/vms/{vm}/{action}", post(requests::act))
+        .route("/v1/domains", get(objects::domains))
+        .route("/v1/srs", get(objects::srs))
+        .route("/v1/operations", get(objects::operations))
+        .route("/v1/operations/{id}", get(requests::operation))
+        .route("/v1/requests/{op}", post(requests::ask))
+        .route("/v1/tasks", get(tasks::list))
+        .route("/v1/tasks/{id}", get(tasks::one).delete(tasks::cancel))
+        .route("/v1/session", get(session::is).delete(session::end))
+        .layer(from_fn_with_state(Arc::clone(shared), admit));
+    Router::new()
+        .merge(known)
+        .route("/v1/session", post(session::begin))
+        .route("/v1/health", get(health::health))
+        .route("/v1/openapi.json", get(openapi::document))
+        .fallback(page::file)
+        .method_not_allowed_fallback(not_allowed)
+        .layer(from_fn(protect))
+        .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
+        .with_state(Arc::clone(shared))
+}
+
+async fn not_allowed() -> Problem {
+    Problem::new(StatusCode::METHOD_NOT_ALLOWED, "this cannot be done with that; see /v1/openapi.json")
+}
+
+/// What browsers are told of every answer.
+async fn protect(request: axum::extract::Request, next: middleware::Next) -> Response {
+    let mut response = next.run(request).await;
+    let headers = response.headers_mut();
+    for (name, value) in [
+        (
+            header::CONTENT_SECURITY_POLICY,
+            "default-src 'self'; img-src 'self' data:; frame-ancestors 'none'; base-uri 'none'; form-action 'none'; object-src 'none'",
+        ),
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (header::X_FRAME_OPTIONS, "DENY"),
+        (header::REFERRER_POLICY, "no-referrer"),
+    ] {
+        headers.insert(name, HeaderValue::from_static(value));
+    }
+    headers
+        .entry(header::CACHE_CONTROL)
+        .or_insert_with(|| HeaderValue::from_static("no-store"));
+    response
+}

@@ -1,0 +1,379 @@
+//! The description of all this for tools (OpenAPI 3.1), made from the types that are sent.
+
+use std::sync::OnceLock;
+
+use api::{
+    Answer, DeviceObject, DomainObject, ObjectChange, OperationObject, Reply, Request, SrRow,
+    Trace, VmObject,
+};
+use axum::body::Body;
+use axum::http::{HeaderValue, header};
+use axum::response::Response;
+use schemars::generate::SchemaSettings;
+use schemars::{JsonSchema, Schema, SchemaGenerator};
+use serde_json::{Map, Value, json};
+
+use super::health::Health;
+use super::requests::ACTIONS;
+use super::session::{LogIn, Session};
+
+pub(crate) async fn document() -> Response {
+    static TEXT: OnceLock<String> = OnceLock::new();
+    let text = TEXT.get_or_init(|| build().to_string());
+    let mut response = Response::new(Body::from(text.as_str()));
+    let kind = HeaderValue::from_static("application/json");
+    response.headers_mut().insert(header::CONTENT_TYPE, kind);
+    response
+}
+
+struct Document {
+    schemas: SchemaGenerator,
+    paths: Map<String, Value>,
+}
+
+/// The whole document.
+pub(crate) fn build() -> Value {
+    let settings = SchemaSettings::draft2020_12().with(|it| {
+        it.definitions_path = "/components/schemas".into();
+        it.meta_schema = None;
+    });
+    let mut document = Document { schemas: settings.into_generator(), paths: Map::new() };
+    document.add_objects();
+    document.add_actions();
+    document.add_requests();
+    document.add_tasks();
+    document.add_sessions();
+    let Document { mut schemas, paths } = document;
+    let mut components: Map<String, Value> = schemas.take_definitions(true);
+    components.insert("Problem".to_owned(), problem());
+    json!({
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Xylem",
+            "version": env!("CARGO_PKG_VERSION"),
+            "summary": "A control plane for Xen hosts.",
+            "description": DESCRIPTION,
+            "license": { "name": "MIT OR Apache-2.0" },
+        },
+        "servers": [{ "url": "/" }],
+        "security": [{ "token": [] }, { "session": [] }],
+        "paths": paths,
+        "components": {
+            "schemas": components,
+            "securitySchemes": {
+                "token": { "type": "http", "scheme": "bearer" },
+                "session": { "type": "apiKey", "in": "cookie", "name": crate::admit::COOKIE },
+            },
+        },
+    })
+}
+
+const DESCRIPTION: &str = "Objects are read from a copy of the host's state, which follows it within a fraction of a second; \
+    the rest is asked of xylemd. Errors are application/problem+json, and their detail is what xy would print. \
+    Who logs in by a cookie sends the header Xylem-Request with everything but GET.";
+
+fn problem() -> Value {
+    json!({
+        "type": "object",
+        "required": ["type", "title", "status", "detail"],
+        "properties": {
+            "type": { "type": "string" },
+            "title": { "type": "string" },
+            "status": { "type": "integer" },
+            "detail": { "type": "string", "description": "What is wrong, and with what." },
+        },
+    })
+}
+
+fn parameter(place: &str, name: &str, description: &str) -> Value {
+    json!({
+        "name": name,
+        "in": place,
+        "required": place == "path",
+        "description": description,
+        "schema": { "type": "string" },
+    })
+}
+
+fn list_parameters() -> Vec<Value> {
+    vec![
+        parameter("query", "fields", "Only these, with commas between them."),
+        parameter("query", "limit", "So many at most."),
+        parameter("query", "after", "Those after the one with this key: the header Xylem-Next of the last answer."),
+        parameter("header", "If-None-Match", "The ETag of an earlier answer: 304 if nothing has changed."),
+    ]
+}
+
+fn change_parameters() -> Vec<Value> {
+    vec![
+        parameter("query", "class", "Objects of these classes: domain, vm, device, operation, sr."),
+        parameter("query", "since", "The cursor of an earlier answer."),
+    ]
+}
+
+const REQUEST_HEADERS: [(&str, &str); 3] = [
+    ("Idempotency-Key", "A request that is sent again with its key is answered and not done again, for a day."),
+    ("Prefer", "respond-async: answered at once by a task."),
+    ("Accept", "application/x-ndjson: the daemon's lines as they come, of which the last is ok or error."),
+];
+
+fn request_parameters() -> Vec<Value> {
+    REQUEST_HEADERS.map(|(name, what)| parameter("header", name, what)).to_vec()
+}
+
+impl Document {
+    fn schema<T: JsonSchema>(&mut self) -> Schema {
+        self.schemas.subschema_for::<T>()
+    }
+
+    /// A call and its answer; all calls have the same errors.
+    fn add(&mut self, method: &str, path: &str, mut call: Value, answer: Option<Value>) {
+        let mut responses = match (answer, call.get("responses")) {
+            (_, Some(own)) => own.clone(),
+            (Some(schema), None) => json!({
+                "200": { "description": "Done.", "content": { "application/json": { "schema": schema } } },
+            }),
+            (None, None) => json!({ "204": { "description": "Done." } }),
+        };
+        responses["default"] = json!({
+            "description": "It was not done.",
+            "content": {
+                "application/problem+json": { "schema": { "$ref": "#/components/schemas/Problem" } },
+            },
+        });
+        call["responses"] = responses;
+        let id: Vec<_> = path.split(['/', '{', '}', '.']).filter(|it| !it.is_empty()).skip(1).collect();
+        call["operationId"] = json!(format!("{method}-{}", id.join("-")));
+        let place = self.paths.entry(path).or_insert_with(|| json!({}));
+        place[method] = call;
+    }
+
+    fn add_objects(&mut self) {
+        let vm = parameter("path", "vm", "A VM's UUID, name or domid.");
+        let lists: [(&str, &str, Schema); 4] = [
+            ("/v1/vms", "All VMs, defined or running.", self.schema::<VmObject>()),
+            ("/v1/domains", "Domains of other toolstacks.", self.schema::<DomainObject>()),
+            ("/v1/srs", "All SRs.", self.schema::<SrRow>()),
+            ("/v1/operations", "Operations in progress, and the last that have ended.", self.schema::<OperationObject>()),
+        ];
+        for (path, summary, of) in lists {
+            let call = json!({ "summary": summary, "parameters": list_parameters() });
+            self.add("get", path, call, Some(json!({ "type": "array", "items": of })));
+        }
+        let one = self.schema::<VmObject>();
+        let call = json!({ "summary": "A VM.", "parameters": [vm] });
+        self.add("get", "/v1/vms/{vm}", call, Some(json!(one)));
+        let devices = self.schema::<DeviceObject>();
+        let call = json!({ "summary": "A VM's devices.", "parameters": [vm] });
+        let answer = json!({ "type": "array", "items": devices });
+        self.add("get", "/v1/vms/{vm}/devices", call, Some(answer));
+        let trace = self.schema::<Trace>();
+        let call = json!({
+            "summary": "An operation, and where its time goes.",
+            "parameters": [parameter("path", "id", "Its number.")],
+        });
+        self.add("get", "/v1/operations/{id}", call, Some(json!(trace)));
+        let change = self.schema::<ObjectChange>();
+        let call = json!({
+            "summary": "What has changed since a cursor; without one, all.",
+            "parameters": change_parameters(),
+        });
+        let answer = json!({
+            "type": "object",
+            "required": ["cursor", "is_last", "starts_again", "changes"],
+            "properties": {
+                "cursor": { "type": "string" },
+                "is_last": { "type": "boolean" },
+                "starts_again": { "type": "boolean" },
+                "changes": { "type": "array", "items": change },
+            },
+        });
+        self.add("get", "/v1/objects", call, Some(answer));
+        let call = json!({
+            "summary": "Changes as they happen.",
+            "description": "Server-sent events: reset (forget all that is known), change (an object as it is now, or null), \
+                more and current (with the cursor as id; after current all is known), offline and online (whether xylemd \
+                answers). A client that connects again sends Last-Event-ID.",
+            "parameters": change_parameters(),
+            "responses": {
+                "200": { "description": "Events.", "content": { "text/event-stream": { "schema": { "type": "string" } } } },
+            },
+        });
+        self.add("get", "/v1/events", call, None);
+    }
+
+    fn add_actions(&mut self) {
+        let answer = json!({ "type": "object", "required": ["ok"], "properties": { "ok": self.schema::<Reply>() } });
+        let mut parameters = request_parameters();
+        parameters.push(parameter("path", "vm", "A VM's UUID, name or domid."));
+        let mut action = parameter("path", "action", "What to do.");
+        action["schema"] = json!({ "type": "string", "enum": ACTIONS });
+        parameters.push(action);
+        let wait = self.schema::<api::Wait>();
+        let body = json!({
+            "type": "object",
+            "properties": {
+                "paused": { "type": "boolean", "description": "Of start: leave it paused." },
+                "wait": wait,
+                "acpi": { "type": "boolean", "description": "Of shutdown and reboot: an ACPI event for guests without PV drivers." },
+            },
+            "additionalProperties": false,
+        });
+        let call = json!({
+            "summary": "Does something with a VM.",
+            "parameters": parameters,
+            "requestBody": { "content": { "application/json": { "schema": body } } },
+        });
+        self.add("post", "/v1/vms/{vm}/{action}", call, Some(answer));
+    }
+
+    /// A call for each request of the local protocol.
+    fn add_requests(&mut self) {
+        let reply = self.schema::<Reply>();
+        let line = self.schema::<Answer>();
+        let request = self.schemas.root_schema_for::<Request>();
+        let kinds = request.get("oneOf").and_then(Value::as_array).cloned().unwrap_or_default();
+        for kind in kinds {
+            let Some(op) = kind.pointer("/properties/op/const").and_then(Value::as_str) else {
+                continue;
+            };
+            let path = format!("/v1/requests/{op}");
+            let description = kind.get("description").cloned().unwrap_or_default();
+            let call = json!({
+                "summary": format!("As on the host: {op}."),
+                "description": description,
+                "parameters": request_parameters(),
+                "requestBody": { "content": { "application/json": { "schema": without_op(kind) } } },
+                "responses": {
+                    "200": {
+                        "description": "Done.",
+                        "content": {
+                            "application/json": {
+                                "schema": { "type": "object", "required": ["ok"], "properties": { "ok": reply } },
+                            },
+                            "application/x-ndjson": { "schema": line },
+                        },
+                    },
+                    "202": {
+                        "description": "In progress, as a task.",
+                        "headers": { "Location": { "schema": { "type": "string" } } },
+                        "content": {
+                            "application/json": {
+                                "schema": {
+                                    "type": "object",
+                                    "required": ["task"],
+                                    "properties": { "task": { "type": "string" } },
+                                },
+                            },
+                        },
+                    },
+                },
+            });
+            self.add("post", &path, call, None);
+        }
+    }
+
+    fn add_tasks(&mut self) {
+        let progress = self.schema::<api::Progress>();
+        let reply = self.schema::<Reply>();
+        let task = json!({
+            "type": "object",
+            "required": ["id", "what", "who", "started_unix_ms", "status"],
+            "properties": {
+                "id": { "type": "string" },
+                "what": { "type": "string", "description": "The request, such as create." },
+                "who": { "type": "string" },
+                "started_unix_ms": { "type": "integer" },
+                "ended_unix_ms": { "type": ["integer", "null"] },
+                "status": { "enum": ["pending", "success", "failure", "cancelled"] },
+                "progress": { "anyOf": [progress, { "type": "null" }] },
+                "result": { "anyOf": [reply, { "type": "null" }] },
+                "detail": { "type": ["string", "null"], "description": "Why it failed." },
+            },
+        });
+        let call = json!({ "summary": "Tasks of this client; for an admin, of all." });
+        self.add("get", "/v1/tasks", call, Some(json!({ "type": "array", "items": task })));
+        let parameters = json!([parameter("path", "id", "The task's number.")]);
+        let call = json!({ "summary": "A task.", "parameters": parameters });
+        self.add("get", "/v1/tasks/{id}", call, Some(task));
+        let call = json!({ "summary": "Cancels a task, as far as it can be.", "parameters": parameters });
+        self.add("delete", "/v1/tasks/{id}", call, None);
+    }
+
+    fn add_sessions(&mut self) {
+        let health = self.schema::<Health>();
+        let call = json!({ "summary": "Whether xylemd answers. Needs no log-in.", "security": [] });
+        self.add("get", "/v1/health", call, Some(json!(health)));
+        let session = self.schema::<Session>();
+        let call = json!({ "summary": "Who one is, and one's role." });
+        self.add("get", "/v1/session", call, Some(json!(session)));
+        let log_in = self.schema::<LogIn>();
+        let call = json!({
+            "summary": "Logs a browser in: the answer sets a cookie.",
+            "security": [],
+            "requestBody": { "required": true, "content": { "application/json": { "schema": log_in } } },
+        });
+        self.add("post", "/v1/session", call, Some(json!(session)));
+        let call = json!({ "summary": "Logs a browser out." });
+        self.add("delete", "/v1/session", call, None);
+        let call = json!({ "summary": "This document.", "security": [] });
+        self.add("get", "/v1/openapi.json", call, Some(json!({ "type": "object" })));
+    }
+}
+
+/// The schema of a request's fields: its name is in the path.
+fn without_op(mut kind: Value) -> Value {
+    if let Some(object) = kind.as_object_mut() {
+        object.remove("description");
+        if let Some(Value::Object(properties)) = object.get_mut("properties") {
+            properties.remove("op");
+        }
+        if let Some(Value::Array(required)) = object.get_mut("required") {
+            required.retain(|it| it != "op");
+        }
+        object.retain(|name, it| name != "required" || it.as_array().is_some_and(|it| !it.is_empty()));
+    }
+    kind
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn references(of: &Value, found: &mut Vec<String>) {
+        match of {
+            Value::Object(map) => {
+                if let Some(Value::String(to)) = map.get("$ref") {
+                    found.push(to.clone());
+                }
+                map.values().for_each(|it| references(it, found));
+            }
+            Value::Array(all) => all.iter().for_each(|it| references(it, found)),
+            _ => {}
+        }
+    }
+
+    #[test]
+    fn each_request_is_described_and_nothing_is_referred_to_that_is_not_there() {
+        let document = build();
+        let paths = document["paths"].as_object().unwrap();
+        for op in ["list", "start", "create", "storage", "checkpoint", "host", "wait-for", "limits"] {
+            let call = &paths[&format!("/v1/requests/{op}")]["post"];
+            let body = &call["requestBody"]["content"]["application/json"]["schema"];
+            assert!(body.pointer("/properties/op").is_none(), "{op}: {body}");
+        }
+        let mut found = Vec::new();
+        references(&document, &mut found);
+        assert!(found.len() > 100, "{}", found.len());
+        for to in found {
+            let place = to.strip_prefix('#').unwrap_or_else(|| panic!("{to}"));
+            assert!(document.pointer(place).is_some(), "{to}");
+        }
+        let ids = paths.values().flat_map(|it| it.as_object().unwrap().values());
+        let mut ids: Vec<_> = ids.map(|it| it["operationId"].as_str().unwrap()).collect();
+        let count = ids.len();
+        ids.sort_unstable();
+        ids.dedup();
+        assert_eq!(ids.len(), count, "each call has a name of its own");
+    }
+}

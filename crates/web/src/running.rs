@@ -1,0 +1,79 @@
+//! Tasks, and what runs them.
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+
+use api::{Answer, Request, Role};
+use gate::Tasks;
+use tokio::task::AbortHandle;
+
+use crate::daemon::CallError;
+use crate::shared::{Shared, lock, unix_ms};
+
+#[derive(Debug, Default)]
+pub(crate) struct Running {
+    pub(crate) tasks: Mutex<Tasks>,
+    handles: Mutex<BTreeMap<u64, AbortHandle>>,
+}
+
+impl Running {
+    /// Cancels a task: its connection to the daemon is closed. Returns whether it was in progress.
+    pub(crate) fn cancel(&self, number: u64) -> bool {
+        let was_pending = lock(&self.tasks).cancel(number, unix_ms());
+        if let Some(handle) = lock(&self.handles).remove(&number) {
+            handle.abort();
+        }
+        was_pending
+    }
+}
+
+/// Who asks, for the log.
+#[derive(Clone, Debug)]
+pub(crate) struct Asks {
+    pub(crate) who: String,
+    pub(crate) from: String,
+    pub(crate) role: Role,
+}
+
+/// Starts a task. `None` if there are too many.
+pub(crate) fn start(
+    shared: &std::sync::Arc<Shared>,
+    asks: Asks,
+    request: Request,
+) -> Option<u64> {
+    let what = api::name_of(&request);
+    let number = lock(&shared.tasks.tasks).begin(&what, &asks.who, unix_ms())?;
+    let for_task = std::sync::Arc::clone(shared);
+    // The lock is held until the handle is there, so that the task's end finds it.
+    let mut handles = lock(&shared.tasks.handles);
+    let handle = tokio::spawn(async move {
+        let shared = for_task;
+        let result = run(&shared, number, &request, asks.role).await;
+        let words = result.as_ref().map_or_else(ToString::to_string, |_| "ok".to_owned());
+        if Role::needed(&request) > Role::Viewer {
+            shared.audit.note(&asks.who, &asks.from, &what, &crate::routes::subject(&request), &words);
+        }
+        let result = result.map_err(|error| error.to_string());
+        lock(&shared.tasks.tasks).end(number, result, unix_ms());
+        lock(&shared.tasks.handles).remove(&number);
+    });
+    handles.insert(number, handle.abort_handle());
+    Some(number)
+}
+
+async fn run(
+    shared: &Shared,
+    number: u64,
+    request: &Request,
+    role: Role,
+) -> Result<api::Reply, CallError> {
+    let mut call = shared.daemon.begin(request, role).await?;
+    loop {
+        match call.next().await? {
+            Answer::Ok(reply) => return Ok(reply),
+            Answer::Error(why) => return Err(CallError::Refused(why)),
+            Answer::Progress(far) => lock(&shared.tasks.tasks).went_on(number, far),
+            Answer::Event(_) | Answer::Warning(_) => {}
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! What all requests share.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context as _, Result};
+use gate::{Access, Lockout, Pace, Rate, Repeats, Sessions};
+use tokio::sync::Semaphore;
+
+use crate::audit::Audit;
+use crate::daemon::Daemon;
+use crate::mirror::Mirror;
+use crate::running::Running;
+use crate::turns::Turns;
+
+/// Of a client that is known.
+const CLIENT_RATE: Rate = Rate { per_second: 100, burst: 400 };
+/// Of an address from which somebody comes who is not known.
+const STRANGER_RATE: Rate = Rate { per_second: 5, burst: 40 };
+/// Readers of events.
+pub(crate) const READERS_MAX: usize = 2048;
+/// Passwords that are checked at a time: each takes a CPU and 19 MiB for a moment.
+const PASSWORDS_MAX: usize = 2;
+
+/// The file of clients, as it was when last looked at.
+#[derive(Debug, Default)]
+struct AccessFile {
+    access: Access,
+    /// When the file was changed, and its size.
+    seen: Option<(SystemTime, u64)>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) daemon: Arc<Daemon>,
+    pub(crate) mirror: Mirror,
+    pub(crate) lockout: Mutex<Lockout>,
+    pub(crate) pace: Mutex<Pace>,
+    pub(crate) strangers: Mutex<Pace>,
+    pub(crate) sessions: Mutex<Sessions>,
+    pub(crate) repeats: Mutex<Repeats>,
+    pub(crate) tasks: Running,
+    pub(crate) turns: Turns,
+    pub(crate) audit: Audit,
+    pub(crate) readers: Arc<Semaphore>,
+    pub(crate) passwords: Semaphore,
+    /// Browsers have to send cookies over TLS only.
+    pub(crate) is_tls: bool,
+    access_path: Option<PathBuf>,
+    access: RwLock<AccessFile>,
+    began: Instant,
+}
+
+impl Shared {
+    pub(crate) fn new(
+        socket: PathBuf,
+        access_path: Option<PathBuf>,
+        audit: Audit,
+        is_tls: bool,
+    ) -> Result<Self> {
+        let instance = base16ct::lower::encode_string(&random::<4>()?);
+        Ok(Self {
+            daemon: Arc::new(Daemon::new(socket)),
+            mirror: Mirror::new(instance),
+            lockout: Mutex::default(),
+            pace: Mutex::new(Pace::new(CLIENT_RATE)),
+            strangers: Mutex::new(Pace::new(STRANGER_RATE)),
+            sessions: Mutex::default(),
+            repeats: Mutex::default(),
+            tasks: Running::default(),
+            turns: Turns::default(),
+            audit,
+            readers: Arc::new(Semaphore::new(READERS_MAX)),
+            passwords: Semaphore::new(PASSWORDS_MAX),
+            is_tls,
+            access_path,
+            access: RwLock::default(),
+            began: Instant::now(),
+        })
+    }
+
+    /// Looks into the file of clients, if it was changed since the last time. If it cannot be read, nobody is let in.
+    pub(crate) fn refresh_access(&self) -> Result<()> {
+        let Some(path) = &self.access_path else { return Ok(()) };
+        let read = || {
+            let metadata = std::fs::metadata(path)?;
+            let seen = Some((metadata.modified()?, metadata.len()));
+            if self.access.read().unwrap_or_else(PoisonError::into_inner).seen == seen {
+                return Ok(None);
+            }
+            std::fs::read_to_string(path).map(|text| Some((text, seen)))
+        };
+        let read = read().with_context(|| format!("cannot read {}", path.display()));
+        let parsed = read.and_then(|found| match found {
+            None => Ok(None),
+            Some((text, seen)) => {
+                let access = Access::parse(&text).with_context(|| path.display().to_string())?;
+                Ok(Some(AccessFile { access, seen }))
+            }
+        });
+        let (file, result) = match parsed {
+            Ok(None) => return Ok(()),
+            Ok(Some(file)) => (file, Ok(())),
+            Err(error) => (AccessFile::default(), Err(error)),
+        };
+        *self.access.write().unwrap_or_else(PoisonError::into_inner) = file;
+        result
+    }
+
+    /// Takes these clients in place of a file's.
+    pub(crate) fn set_access(&self, access: Access) {
+        self.access.write().unwrap_or_else(PoisonError::into_inner).access = access;
+    }
+
+    pub(crate) fn with_access<T>(&self, look: impl FnOnce(&Access) -> T) -> T {
+        look(&self.access.read().unwrap_or_else(PoisonError::into_inner).access)
+    }
+
+    /// Of a clock that only goes forward.
+    pub(crate) fn now_ns(&self) -> u64 {
+        u64::try_from(self.began.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    }
+}
+
+pub(crate) fn lock<T>(it: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Every change of what is behind it is a single one.
+    it.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn since_1970() -> Duration {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
+}
+
+pub(crate) fn unix_s() -> u64 {
+    since_1970().as_secs()
+}
+
+pub(crate) fn unix_ms() -> u64 {
+    u64::try_from(since_1970().as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Random bytes of the kernel.
+pub(crate) fn random<const N: usize>() -> Result<[u8; N]> {
+    let mut bytes = [0; N];
+    let flags = rustix::rand::GetRandomFlags::empty();
+    let given = rustix::rand::getrandom(&mut bytes, flags).context("no random numbers")?;
+    anyhow::ensure!(given == N, "no random numbers");
+    Ok(bytes)
+}

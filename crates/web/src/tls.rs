@@ -1,0 +1,78 @@
+//! TLS: the certificate of this host, and who signs those of clients.
+
+use std::fs;
+use std::io::Write as _;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::{Context as _, Result};
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::WebPkiClientVerifier;
+use rustls::{RootCertStore, ServerConfig};
+use tokio_rustls::TlsAcceptor;
+
+/// What serves TLS with these files. Clients may show a certificate that is signed by the CA.
+pub(crate) fn acceptor(
+    certificate: &Path,
+    key: &Path,
+    client_ca: Option<&Path>,
+) -> Result<TlsAcceptor> {
+    let chain = certificates(certificate)?;
+    let key = PrivateKeyDer::from_pem_file(key)
+        .with_context(|| format!("{}: no private key in PEM", key.display()))?;
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
+        .with_safe_default_protocol_versions()
+        .context("TLS")?;
+    let builder = match client_ca {
+        None => builder.with_no_client_auth(),
+        Some(path) => {
+            let mut roots = RootCertStore::empty();
+            for certificate in certificates(path)? {
+                roots.add(certificate).with_context(|| path.display().to_string())?;
+            }
+            let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
+                .allow_unauthenticated()
+                .build()
+                .with_context(|| path.display().to_string())?;
+            builder.with_client_cert_verifier(verifier)
+        }
+    };
+    let mut config = builder.with_single_cert(chain, key).context("the certificate and its key")?;
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Ok(TlsAcceptor::from(Arc::new(config)))
+}
+
+/// The certificates of a file.
+pub(crate) fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>> {
+    let found = CertificateDer::pem_file_iter(path)
+        .and_then(|all| all.collect::<Result<Vec<_>, _>>())
+        .with_context(|| format!("cannot read {}", path.display()))?;
+    anyhow::ensure!(!found.is_empty(), "{}: no certificate in PEM", path.display());
+    Ok(found)
+}
+
+/// Makes a certificate for these names, signed by itself, unless there is one.
+pub(crate) fn make(certificate: &Path, key: &Path, names: Vec<String>) -> Result<()> {
+    if certificate.exists() && key.exists() {
+        return Ok(());
+    }
+    let made = rcgen::generate_simple_self_signed(names).context("cannot make a certificate")?;
+    write(key, 0o600, made.signing_key.serialize_pem().as_bytes())?;
+    write(certificate, 0o644, made.cert.pem().as_bytes())
+}
+
+fn write(path: &Path, mode: u32, bytes: &[u8]) -> Result<()> {
+    let new = path.with_extension("new");
+    let write = || {
+        let _left_over = fs::remove_file(&new);
+        let mut file =
+            fs::File::options().write(true).create_new(true).mode(mode).open(&new)?;
+        file.write_all(bytes)?;
+        file.sync_all()?;
+        fs::rename(&new, path)
+    };
+    write().with_context(|| format!("cannot write {}", path.display()))
+}
