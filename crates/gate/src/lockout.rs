@@ -20,7 +20,7 @@ struct Failures {
 impl Failures {
     fn locked_until(self) -> u64 {
         match self.count.checked_sub(FREE_FAILURES + 1) {
-            Some(more) => self.last_s + (1 << more.min(20)).min(LONGEST_S),
+            Some(more) => self.last_s + (2 << more.min(20)).min(LONGEST_S),
             None => self.last_s,
         }
     }
@@ -76,7 +76,7 @@ mod tests {
             now += wait;
             assert_eq!(lockout.remaining_s("ann", now), 0);
         }
-        assert_eq!(waits[..8], [0, 0, 0, 0, 1, 2, 4, 8]);
+        assert_eq!(waits[..8], [0, 0, 0, 0, 2, 4, 8, 16]);
         assert_eq!(waits[15..], [900; 3]);
         assert_eq!(lockout.remaining_s("bob", now), 0);
         lockout.failed("ann", now);

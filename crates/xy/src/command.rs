@@ -12,6 +12,7 @@ pub(crate) mod xl;
 
 use crate::commands::{image, peer, store};
 use crate::options::{Flag, Options};
+use crate::remote::Place;
 use crate::session::{Failure, ProgressDisplay, Session};
 use table::COMMANDS;
 
@@ -126,6 +127,7 @@ fn alone(session: &mut Session, _options: &Options, name: &str) -> Result<(), Fa
 /// Runs the command in `arguments`, after the global options.
 pub(crate) fn run(session: &mut Session, arguments: Vec<String>) -> Result<(), Failure> {
     let mut arguments = arguments.into_iter();
+    let mut place = Place::default();
     let word = loop {
         let Some(argument) = arguments.next() else {
             session.print(&help::all());
@@ -142,6 +144,9 @@ pub(crate) fn run(session: &mut Session, arguments: Vec<String>) -> Result<(), F
                 let commit = commit.unwrap_or_default();
                 session.print(&format!("xy {}{commit}\n", env!("CARGO_PKG_VERSION")));
                 return Ok(());
+            }
+            _ if argument.starts_with("--") => {
+                read_place(&mut place, &argument, &mut arguments)?;
             }
             _ if argument.starts_with('-') => read_global_options(session, &argument)?,
             _ => break argument,
@@ -168,7 +173,43 @@ pub(crate) fn run(session: &mut Session, arguments: Vec<String>) -> Result<(), F
         return Err(Failure::usage(format!("{}: cannot be run dry (-N)", command.name)));
     }
     let options = Options::parse(command, arguments)?;
+    session.remote = place.find()?;
+    if let Some(remote) = &session.remote {
+        let opens = ["c", "V", "A"].into_iter().find(|letter| options.has(letter));
+        let name = match opens.filter(|_| ["create", "restore", "start"].contains(&command.name)) {
+            Some(letter) => format!("{} -{letter}", command.name),
+            None => command.name.to_owned(),
+        };
+        if let Some(why) = remote.refusal(&name) {
+            return Err(Failure::failed(why));
+        }
+    }
     (command.run)(session, &options).map_err(Failure::without_xl)
+}
+
+/// Reads a global option that says which host is meant.
+fn read_place(
+    place: &mut Place,
+    argument: &str,
+    rest: &mut impl Iterator<Item = String>,
+) -> Result<(), Failure> {
+    let (name, value) = match argument.split_once('=') {
+        Some((name, value)) => (name, Some(value.to_owned())),
+        None => (argument, None),
+    };
+    let mut value = || {
+        let value = value.clone().or_else(|| rest.next());
+        value.ok_or_else(|| Failure::usage(format!("{name}: a value is missing")))
+    };
+    match name {
+        "--host" => place.url = Some(value()?),
+        "--token-file" => place.token_file = Some(value()?.into()),
+        "--ca" => place.ca = Some(value()?.into()),
+        _ => {
+            return Err(Failure::usage(format!("{argument}: unknown global option; see 'xy help'")));
+        }
+    }
+    Ok(())
 }
 
 /// Whether help is asked for.

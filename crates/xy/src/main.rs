@@ -9,6 +9,7 @@ mod commands;
 mod console;
 mod options;
 mod progress;
+mod remote;
 mod session;
 
 use std::io::Write as _;

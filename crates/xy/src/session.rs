@@ -10,6 +10,7 @@ use api::{Progress, Reply, Request};
 use rustix::termios::tcgetwinsize;
 
 use crate::progress;
+use crate::remote::Remote;
 
 /// Why a command failed: exit status and messages, one line each.
 #[derive(Debug, Eq, PartialEq)]
@@ -78,6 +79,8 @@ pub(crate) struct Session {
     /// Messages begin with the time since the start (`-T`).
     pub(crate) timestamps: bool,
     pub(crate) dry_run: bool,
+    /// The host that is asked, if it is not this one.
+    pub(crate) remote: Option<Remote>,
     start: Instant,
     client: Option<Client>,
     output: Vec<u8>,
@@ -94,6 +97,7 @@ impl Default for Session {
             progress: ProgressDisplay::default(),
             timestamps: false,
             dry_run: false,
+            remote: None,
             start: Instant::now(),
             client: None,
             output: Vec::new(),
@@ -123,18 +127,35 @@ impl Session {
         request: &Request,
         mut on_event: impl FnMut(&Self, api::DomainEvent),
     ) -> Result<Reply, Failure> {
+        let on_news = |session: &Self, news| match news {
+            News::Progress(progress) => session.show(&progress),
+            News::Event(event) => on_event(session, event),
+            News::Warning(line) => session.tell(&one_line(&line)),
+        };
+        let reply = match &self.remote {
+            Some(remote) => {
+                let mut on_news = on_news;
+                remote.call(request, |news| on_news(self, news))
+            }
+            None => self.call_here(request, on_news)?,
+        };
+        self.wipe();
+        reply.map_err(|error| Failure::failed(one_line(&error.to_string())))
+    }
+
+    /// Asks this host's daemon, on the connection that there is.
+    fn call_here(
+        &mut self,
+        request: &Request,
+        mut on_news: impl FnMut(&Self, News),
+    ) -> Result<Result<Reply, CallError>, Failure> {
         let mut client = match self.client.take() {
             Some(client) => client,
             None => Client::connect(&socket_path()).map_err(|e| Failure::failed(e.to_string()))?,
         };
-        let reply = client.call(request, |news| match news {
-            News::Progress(progress) => self.show(&progress),
-            News::Event(event) => on_event(self, event),
-            News::Warning(line) => self.tell(&one_line(&line)),
-        });
-        self.wipe();
+        let reply = client.call(request, |news| on_news(self, news));
         self.client = Some(client);
-        reply.map_err(|error| Failure::failed(one_line(&error.to_string())))
+        Ok(reply)
     }
 
     /// As `call`, and hands a connection to another host to the daemon.

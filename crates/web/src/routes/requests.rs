@@ -34,9 +34,15 @@ pub(crate) async fn ask(
     body: Bytes,
 ) -> Result<Response, Problem> {
     let mut fields = fields(&body)?;
-    fields.insert("op".to_owned(), Value::from(op));
-    let request = serde_json::from_value::<Request>(Value::Object(fields))
-        .map_err(|error| Problem::bad_request(error.to_string()))?;
+    fields.insert("op".to_owned(), Value::from(op.as_str()));
+    let request = serde_json::from_value::<Request>(Value::Object(fields));
+    let request = request.map_err(|error| match error.to_string() {
+        // The rest of the message names all that there are.
+        why if why.starts_with(&format!("unknown variant `{op}`")) => {
+            Problem::not_found(format!("{op:?} is no request; see /v1/openapi.json"))
+        }
+        why => Problem::bad_request(why),
+    })?;
     give(&shared, &caller, &headers, request).await
 }
 

@@ -5,12 +5,15 @@ use std::fmt::Write as _;
 use super::{COMMANDS, Command, DryRun, Group};
 
 /// What may stand before the command.
-pub(super) const GLOBAL_OPTIONS: [(&str, &str); 5] = [
+pub(super) const GLOBAL_OPTIONS: [(&str, &str); 8] = [
     ("-v", "Print each step."),
     ("-t", "Print each step on one line, with carriage returns."),
     ("-T", "Prefix messages with the time since the start."),
     ("-N", "Dry run: check everything, do nothing."),
     ("-f", "Accepted for xl compatibility, ignored."),
+    ("--host URL", "Ask another host, by its xylem-web (XYLEM_HOST)."),
+    ("--token-file FILE", "Its token (XYLEM_TOKEN, or ~/.config/xylem/token)."),
+    ("--ca FILE", "Who signs its certificate, in PEM (XYLEM_CA)."),
 ];
 
 pub(super) fn of(command: &Command) -> String {

@@ -1,7 +1,7 @@
 //! `xy image`: images of disks that VMs are made from.
 
 mod checksum;
-mod fetch;
+pub(crate) mod fetch;
 pub(super) mod worker;
 
 use std::fs::File;

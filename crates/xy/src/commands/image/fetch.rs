@@ -20,9 +20,10 @@ use rustix::fs::{FlockOperation, flock};
 use sha2::{Digest as _, Sha256};
 use ureq::Agent;
 use ureq::http::{StatusCode, header};
-use ureq::tls::{PemItem, RootCerts, TlsConfig, parse_pem};
+use ureq::tls::{RootCerts, TlsConfig};
 
 use super::checksum::{Checksum, LISTS};
+use crate::remote;
 use crate::session::{Failure, one_line};
 
 /// The first argument of such a process.
@@ -270,7 +271,7 @@ fn agent(url: &str) -> Result<Agent, String> {
     let mut tls = TlsConfig::builder()
         .unversioned_rustls_crypto_provider(Arc::new(rustls::crypto::ring::default_provider()));
     if secure {
-        tls = tls.root_certs(certificates()?);
+        tls = tls.root_certs(host_certificates()?);
     }
     let config = Agent::config_builder()
         .https_only(secure)
@@ -282,16 +283,11 @@ fn agent(url: &str) -> Result<Agent, String> {
     Ok(config.into())
 }
 
-fn certificates() -> Result<RootCerts, String> {
+/// Those that this host trusts.
+pub(crate) fn host_certificates() -> Result<RootCerts, String> {
     let found = CERTIFICATES.iter().find_map(|path| std::fs::read(path).ok());
     let pem = found.ok_or("this host trusts no certificates: install ca-certificates")?;
-    let all: Vec<_> = parse_pem(&pem)
-        .filter_map(|item| match item {
-            Ok(PemItem::Certificate(certificate)) => Some(certificate),
-            _ => None,
-        })
-        .collect();
-    Ok(RootCerts::from(all))
+    Ok(RootCerts::from(remote::certificates(&pem)))
 }
 
 #[cfg(test)]

@@ -1,0 +1,195 @@
+//! `xylem-web`: the door of Xylem for remote clients.
+//!
+//! A process of its own, which has no right but to ask `xylemd`, as a user who is a member of one of its groups. What it may ask for
+//! at all is decided there; what a remote client may ask for is decided here, and again there.
+
+mod admit;
+mod audit;
+mod clients;
+mod daemon;
+mod mirror;
+mod options;
+mod problem;
+mod routes;
+mod running;
+mod serve;
+mod shared;
+mod tls;
+mod turns;
+
+use std::ffi::OsString;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use api::Role;
+use gate::{Access, Secret, Who, entry_line};
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+use tokio::time::sleep;
+
+use crate::audit::Audit;
+use crate::options::{Command, Serve};
+use crate::shared::{Shared, random};
+
+/// Threads that serve clients: more would take the CPUs of the daemons.
+const THREADS: usize = 2;
+/// How often the file of clients is looked at.
+const ACCESS_EVERY: Duration = Duration::from_secs(1);
+
+/// The program, with its arguments.
+#[must_use]
+pub fn main(arguments: impl Iterator<Item = OsString>) -> ExitCode {
+    match options::parse(arguments).and_then(run) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("xylem-web: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(command: Command) -> Result<()> {
+    match command {
+        Command::Print(text) => {
+            print!("{text}");
+            Ok(())
+        }
+        Command::Clients { file, what } => clients::run(&file, what),
+        Command::CheckLog(path) => {
+            let text = std::fs::read_to_string(&path)
+                .with_context(|| format!("cannot read {}", path.display()))?;
+            let lines = gate::check_chain(&text, None).with_context(|| path.display().to_string())?;
+            println!("{}: {lines} lines, none changed or missing", path.display());
+            Ok(())
+        }
+        Command::Serve(serve) => {
+            let runtime = tokio::runtime::Builder::new_multi_thread()
+                .worker_threads(THREADS)
+                .enable_all()
+                .build()
+                .context("cannot start threads")?;
+            let result = runtime.block_on(self::serve(serve));
+            runtime.shutdown_timeout(Duration::from_secs(2));
+            result
+        }
+    }
+}
+
+/// Serves the daemon behind this socket to these clients, without TLS, on a thread of its own that lives as long as the
+/// process. Returns where.
+///
+/// # Errors
+/// The clients' text is not understood, or the address is taken or not a loopback one.
+pub fn serve_beside(socket: PathBuf, listen: SocketAddr, clients: &str) -> Result<SocketAddr> {
+    let access = Access::parse(clients)?;
+    let options = Serve { listen, tls: None, access: None, log: None, socket, tries: false };
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(THREADS)
+        .enable_all()
+        .build()
+        .context("cannot start threads")?;
+    let listener = runtime.block_on(self::listen(&options))?;
+    let address = listener.local_addr()?;
+    let shared = Arc::new(Shared::new(options.socket, None, Audit::default(), false)?);
+    shared.set_access(access);
+    thread::spawn(move || {
+        runtime.block_on(async {
+            let router = routes::router(&shared);
+            let (_never, stop) = watch::channel(false);
+            let mirror = shared.mirror.follow(&shared.daemon);
+            tokio::join!(mirror, serve::serve(listener, None, router, stop));
+        });
+    });
+    Ok(address)
+}
+
+async fn serve(options: Serve) -> Result<()> {
+    let audit = match &options.log {
+        Some(path) => Audit::open(path)?,
+        None => Audit::default(),
+    };
+    let tls = match &options.tls {
+        Some(files) => {
+            if files.make {
+                let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+                let names = vec![host, "localhost".to_owned()];
+                tls::make(&files.certificate, &files.key, names)?;
+            }
+            let ca = files.client_ca.as_deref();
+            Some(tls::acceptor(&files.certificate, &files.key, ca)?)
+        }
+        None => None,
+    };
+    let listener = listen(&options).await?;
+    let address = listener.local_addr()?;
+    let shared =
+        Arc::new(Shared::new(options.socket, options.access.clone(), audit, tls.is_some())?);
+    shared.refresh_access()?;
+    let token = if options.tries { Some(let_in(&shared)?) } else { None };
+    let (stop, stopped) = watch::channel(false);
+    let follower = Arc::clone(&shared);
+    let follow = tokio::spawn(async move { follower.mirror.follow(&follower.daemon).await });
+    let refresher = Arc::clone(&shared);
+    let refresh = tokio::spawn(refresh(refresher));
+    announce(address, tls.is_some(), token.as_deref());
+    let router = routes::router(&shared);
+    let serving = tokio::spawn(serve::serve(listener, tls, router, stopped));
+    let _told = service_manager::tell("READY=1");
+    let mut terminated = signal(SignalKind::terminate())?;
+    tokio::select! {
+        _ = terminated.recv() => {}
+        _ = tokio::signal::ctrl_c() => {}
+    }
+    stop.send_replace(true);
+    let _ended = serving.await;
+    follow.abort();
+    refresh.abort();
+    Ok(())
+}
+
+async fn listen(options: &Serve) -> Result<TcpListener> {
+    let address = options.listen;
+    if options.tls.is_none() && !address.ip().is_loopback() {
+        bail!("{address}: without TLS only a loopback address is served; give --certificate and --key");
+    }
+    TcpListener::bind(address).await.with_context(|| format!("cannot listen on {address}"))
+}
+
+/// Lets one client in who has this token, as an admin.
+fn let_in(shared: &Shared) -> Result<String> {
+    let (secret, token) = Secret::token(&random::<32>()?);
+    let who = Who { name: "you".to_owned(), role: Role::Admin, expires: None };
+    let line = entry_line(&who, &secret).map_err(anyhow::Error::msg)?;
+    shared.set_access(Access::parse(&line)?);
+    Ok(token)
+}
+
+fn announce(address: SocketAddr, is_tls: bool, token: Option<&str>) {
+    let scheme = if is_tls { "https" } else { "http" };
+    match token {
+        Some(token) => println!("{scheme}://{address}/#token={token}"),
+        None => eprintln!("<6>serving {scheme}://{address}"),
+    }
+}
+
+/// Looks for changes of the file of clients.
+async fn refresh(shared: Arc<Shared>) {
+    let mut last = String::new();
+    loop {
+        sleep(ACCESS_EVERY).await;
+        let now = match shared.refresh_access() {
+            Ok(()) => String::new(),
+            Err(error) => format!("{error:#}"),
+        };
+        if now != last && !now.is_empty() {
+            eprintln!("<3>nobody is let in: {now}");
+        }
+        last = now;
+    }
+}

@@ -1,0 +1,163 @@
+//! Each call that is documented, and what it answers.
+
+use std::collections::BTreeSet;
+
+use api::Role;
+use serde_json::{Value, json};
+
+use crate::served::{Folder, Web, detail, host_at, said};
+
+/// What is sent with a request that needs more than nothing.
+fn body_of(op: &str) -> Value {
+    let target = json!({ "target": "db-1" });
+    let create = json!({
+        "file": "new.cfg",
+        "config_text": "name = 'new'\nkernel = '/boot/vmlinuz'\nmemory = 8\n",
+        "cwd": "/",
+    });
+    match op {
+        "create" | "check" => create,
+        "define" => json!({
+            "file": "other.cfg",
+            "config_text": "name = 'other'\nkernel = '/boot/vmlinuz'\nmemory = 8\n",
+            "cwd": "/",
+        }),
+        "start" | "undefine" => json!({ "target": "other" }),
+        "pause" | "unpause" | "suspend" | "resume" => json!({ "target": "web-0" }),
+        "reboot" => json!({ "targets": { "these": ["web-0"] } }),
+        "shutdown" => json!({ "targets": { "these": ["cache-2"] } }),
+        "disown" => json!({ "target": "queue-3" }),
+        "save" => json!({ "target": "web-0", "path": "/srv/saved", "cwd": "/" }),
+        "dump-core" => json!({ "target": "db-1", "path": "/srv/core", "cwd": "/" }),
+        "restore" => json!({ "path": "/srv/saved", "cwd": "/" }),
+        "adopt" => json!({ "target": "0", "config_text": "", "cwd": "/" }),
+        "block-list" | "network-list" | "channel-list" | "keyboard-list" => json!({ "targets": ["web-0"] }),
+        "domid" => json!({ "name": "web-0" }),
+        "domname" => json!({ "domid": 1 }),
+        "plan" => json!({ "of": { "destroy": { "target": "db-1" } } }),
+        "tune" => json!({ "do": "vcpu-set", "target": "db-1", "vcpus": 1 }),
+        "sched" => json!({ "do": "pools", "scheduler": "credit2" }),
+        "migrate" => json!({ "target": "db-1", "to": "peer" }),
+        "migrate-settle" => json!({ "target": "db-1", "runs": "here" }),
+        "peer" => json!({ "do": "list" }),
+        "checkpoint" => json!({ "do": "checkpoint-list" }),
+        "qemu-monitor-command" => json!({ "target": "db-1", "command": "info block" }),
+        "storage" => json!({ "do": "sr-list" }),
+        "block-attach" => json!({ "target": "web-0", "disk": "/srv/none,raw,xvdz,w", "cwd": "/" }),
+        "block-detach" => json!({ "target": "web-0", "disk": "xvdz" }),
+        "cd-eject" => json!({ "target": "web-0", "drive": "hdc" }),
+        "cd-insert" => json!({ "target": "web-0", "drive": "hdc", "path": "/srv/cd", "cwd": "/" }),
+        "network-attach" => json!({ "target": "web-0", "vif": "bridge=xenbr0" }),
+        "network-detach" => json!({ "target": "web-0", "vif": "1" }),
+        "keyboard-attach" => json!({ "target": "web-0", "keyboard": "" }),
+        "keyboard-detach" => json!({ "target": "web-0", "keyboard": "0" }),
+        "host" => json!({ "do": "defaults" }),
+        "wait-for" => json!({ "target": "web-0", "state": "running", "timeout_s": 1 }),
+        "trace" => json!({ "target": "1" }),
+        "migrate-receive" => json!({ "speaks": "own" }),
+        "ping" | "list" | "configs" | "info" | "counters" | "activity" | "vms" | "start-all" | "events"
+        | "objects" | "operations" | "limits" | "vcpu-list" | "uptime" | "host-shutdown" => json!({}),
+        _ => target,
+    }
+}
+
+/// What comes before all others, and after them.
+const FIRST: [&str; 6] = ["define", "start", "pause", "unpause", "suspend", "resume"];
+const LAST: [&str; 9] = [
+    "undefine", "dump-core", "reboot", "shutdown", "disown", "save", "restore", "destroy",
+    "host-shutdown",
+];
+
+/// Requests that a simulated host cannot grant, or that mean what is not there.
+const REFUSED: [&str; 12] = [
+    "adopt", "block-attach", "block-detach", "cd-eject", "cd-insert", "keyboard-attach",
+    "keyboard-detach", "migrate", "migrate-receive", "migrate-settle", "peer",
+    "qemu-monitor-command",
+];
+
+#[test]
+fn each_documented_request_is_answered() {
+    let folder = Folder::new();
+    let socket = folder.path("sock");
+    host_at(&socket, 5);
+    let web = Web::before(&socket, &[]);
+    let (status, document) = web.get("/v1/openapi.json", None);
+    assert_eq!(status, 200);
+    assert_eq!(document["openapi"], "3.1.0");
+    let paths = document["paths"].as_object().unwrap();
+    let ops: Vec<_> = paths.keys().filter_map(|it| it.strip_prefix("/v1/requests/")).collect();
+    assert!(ops.len() > 55, "{ops:?}");
+    let rest = ops.iter().filter(|op| !FIRST.contains(op) && !LAST.contains(op));
+    let mut refused = BTreeSet::new();
+    for op in FIRST.iter().chain(rest).chain(&LAST) {
+        assert!(ops.contains(op), "{op} is not described");
+        let (status, said) = web.post(
+            &format!("/v1/requests/{op}"),
+            Role::Admin,
+            &body_of(op).to_string(),
+        );
+        match status {
+            200 => assert!(said["ok"] != Value::Null, "{op}: {said}"),
+            400 | 409 => {
+                let why = said["detail"].as_str().unwrap();
+                println!("{op}: {why}");
+                refused.insert(*op);
+            }
+            other => panic!("{op}: {other} {said}"),
+        }
+    }
+    assert_eq!(refused, BTreeSet::from(REFUSED));
+}
+
+#[test]
+fn objects_are_read_by_class_part_and_field() {
+    let web = Web::new();
+    let get = |path: &str| web.get(path, Some(Role::Viewer));
+    let (_, all) = get("/v1/vms?fields=name,uuid");
+    let all = all.as_array().unwrap().clone();
+    assert_eq!(all.len(), 12);
+    assert_eq!(all[0].as_object().unwrap().len(), 2);
+    // In parts.
+    let (mut path, mut read) = ("/v1/vms?fields=name,uuid&limit=5".to_owned(), Vec::new());
+    loop {
+        let response = web.send("GET", &path, Some(Role::Viewer), &[], "");
+        let next = response.headers().get("xylem-next").map(|it| it.to_str().unwrap().to_owned());
+        read.extend(said(response).1.as_array().unwrap().clone());
+        let Some(next) = next else { break };
+        path = format!("/v1/vms?fields=name,uuid&limit=5&after={next}");
+    }
+    assert_eq!(read, all);
+    let (_, vm) = get("/v1/vms/web-0");
+    let uuid = vm["uuid"].as_str().unwrap();
+    assert_eq!(get(&format!("/v1/vms/{uuid}")).1, vm);
+    assert_eq!(get(&format!("/v1/vms/{}", vm["domid"])).1, vm);
+    let (_, devices) = get("/v1/vms/web-0/devices");
+    let kinds: Vec<_> = devices.as_array().unwrap().iter().map(|it| it["kind"].clone()).collect();
+    assert_eq!(kinds, ["vbd", "vif"]);
+    assert_eq!(get("/v1/domains").1[0]["name"], "Domain-0");
+    assert_eq!(get("/v1/srs").1[0]["name"], "files");
+    let (_, operations) = get("/v1/operations?limit=1");
+    let id = &operations[0]["id"];
+    let (status, trace) = get(&format!("/v1/operations/{id}"));
+    assert_eq!((status, &trace["operation"]["id"]), (200, id));
+    let missing = get("/v1/vms/nobody");
+    assert_eq!((missing.0, detail(&missing)), (404, "nobody is not a VM here"));
+    assert_eq!(get("/v1/operations/999999").0, 404);
+    assert_eq!(get("/v1/nothing").0, 404);
+    let wrong = get("/v1/objects?class=cow");
+    assert_eq!(wrong.0, 400);
+    assert_eq!(said(web.send("PUT", "/v1/vms", Some(Role::Admin), &[], "")).0, 405);
+}
+
+#[test]
+fn what_has_not_changed_is_not_sent_again() {
+    let web = Web::new();
+    for path in ["/v1/vms", "/v1/vms/web-0"] {
+        let response = web.send("GET", path, Some(Role::Viewer), &[], "");
+        let tag = response.headers()["etag"].to_str().unwrap().to_owned();
+        let headers = [("if-none-match", tag.as_str())];
+        assert_eq!(web.send("GET", path, Some(Role::Viewer), &headers, "").status(), 304);
+        let headers = [("if-none-match", "\"x\"")];
+        assert_eq!(web.send("GET", path, Some(Role::Viewer), &headers, "").status(), 200);
+    }
+}

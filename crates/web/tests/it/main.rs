@@ -1,0 +1,10 @@
+//! Clients of `xylem-web`, in front of a daemon on a simulated host.
+
+mod browsers;
+mod calls;
+mod events;
+mod hostile;
+mod log_ins;
+mod served;
+mod tasks;
+mod tls;
