@@ -127,6 +127,7 @@ impl Web {
         let agent = Agent::config_builder()
             .http_status_as_error(false)
             .timeout_global(Some(Duration::from_secs(60)))
+            .max_idle_connections(0)
             .build()
             .into();
         let web = Self { child, url, folder, agent };

@@ -6,6 +6,7 @@ mod console;
 mod daemon;
 mod host;
 mod progress;
+mod remote;
 mod psr;
 mod sched;
 mod storage;

@@ -1,0 +1,151 @@
+//! `xy --host`: another host, by its `xylem-web`.
+
+use std::process::{Command, Output};
+use std::sync::Arc;
+
+use api::Role;
+use gate::{Secret, Who, entry_line};
+use sim_daemon::{Population, SimDaemon, WorldConfig};
+
+struct Remote {
+    url: String,
+    token: String,
+    viewer: String,
+    socket: std::path::PathBuf,
+}
+
+impl Drop for Remote {
+    fn drop(&mut self) {
+        let _left_over = std::fs::remove_file(&self.socket);
+    }
+}
+
+impl Remote {
+    fn new() -> Self {
+        let name = format!("xy-remote-{}.sock", std::process::id());
+        let socket = std::env::temp_dir().join(name);
+        let listener = local_door::listen(&socket).unwrap();
+        let world = WorldConfig { seed: 1, memory_mib: 16_384, cpus: 4 };
+        local_door::serve(listener, Arc::new(SimDaemon::start(world).unwrap())).unwrap();
+        Population::at(&socket, 1).unwrap().make(5, |_| ()).unwrap();
+        let client = |role: Role| {
+            let (secret, token) = Secret::token(&[role as u8; 32]);
+            let who = Who { name: role.as_str().to_owned(), role, expires: None };
+            (entry_line(&who, &secret).unwrap(), token)
+        };
+        let ((admin, token), (line, viewer)) = (client(Role::Admin), client(Role::Viewer));
+        let listen = "127.0.0.1:0".parse().unwrap();
+        let address = web::serve_beside(socket.clone(), listen, &format!("{admin}{line}")).unwrap();
+        Self { url: format!("http://{address}"), token, viewer, socket }
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_xy"));
+        command.arg("--host").arg(&self.url).args(arguments).env("XYLEM_TOKEN", &self.token);
+        command
+    }
+
+    fn run(&self, arguments: &[&str]) -> (i32, String, String) {
+        told(&self.command(arguments).output().unwrap())
+    }
+}
+
+fn told(output: &Output) -> (i32, String, String) {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (output.status.code().unwrap(), text(&output.stdout), text(&output.stderr))
+}
+
+#[test]
+fn verbs_work_on_another_host_as_on_this_one() {
+    let remote = Remote::new();
+    let local = |arguments: &[&str]| {
+        let output = Command::new(env!("CARGO_BIN_EXE_xy"))
+            .args(arguments)
+            .env("XYLEMD_SOCKET", &remote.socket)
+            .output();
+        told(&output.unwrap())
+    };
+    // What only looks says the same there and here.
+    for arguments in [
+        &["list", "-v"][..],
+        &["list", "--json", "web-0"],
+        &["vm-list"],
+        &["block-list", "web-0"],
+        &["network-list", "web-0"],
+        &["vcpu-list", "db-1"],
+        &["sr-list"],
+        &["vdi-list"],
+        &["limits"],
+        &["domid", "cache-2"],
+        &["domname", "1"],
+        &["checkpoint-list"],
+        &["cpupool-list"],
+        &["sched-credit2"],
+        &["list", "nobody"],
+        &["trace", "web-0", "--json"],
+    ] {
+        let (there, here) = (remote.run(arguments), local(arguments));
+        assert_eq!((there.0, &there.2), (here.0, &here.2), "{arguments:?}");
+        if arguments[0] != "vcpu-list" && arguments[0] != "list" && arguments[0] != "trace" {
+            assert_eq!(there.1, here.1, "{arguments:?}");
+        }
+        assert_eq!(there.1.lines().count(), here.1.lines().count(), "{arguments:?}");
+    }
+    // A life, with a configuration of here.
+    let config = std::env::temp_dir().join(format!("xy-remote-{}.cfg", std::process::id()));
+    std::fs::write(&config, "name = 'far'\nkernel = '/boot/vmlinuz'\nmemory = 8\n").unwrap();
+    let file = config.to_str().unwrap();
+    for (arguments, words) in [
+        (&["-v", "create", file][..], "far: 1/"),
+        (&["pause", "far"], ""),
+        (&["unpause", "far"], ""),
+        (&["network-attach", "far", "bridge=xenbr0"], ""),
+        (&["wait", "far", "running"], ""),
+        (&["mem-set", "far", "8"], ""),
+        (&["reboot", "-w", "far"], ""),
+        (&["destroy", "far"], ""),
+    ] {
+        let (status, said, error) = remote.run(arguments);
+        assert_eq!(status, 0, "{arguments:?}: {said}{error}");
+        assert!(error.contains(words), "{arguments:?}: {error}");
+    }
+    std::fs::remove_file(config).unwrap();
+    for (arguments, expected) in [
+        (&["destroy", "far"][..], "xy: far: no such domain; `xy list` shows them all\n"),
+        (
+            &["console", "web-0"],
+            "xy: console works on the host itself only: log in there, or leave out --host\n",
+        ),
+        (
+            &["create", "-c", "x"],
+            "xy: create -c works on the host itself only: log in there, or leave out --host\n",
+        ),
+    ] {
+        let (status, _, error) = remote.run(arguments);
+        assert_eq!((status, error.as_str()), (1, expected));
+    }
+    // A token that is not known, one with too small a role, and none.
+    let wrong = told(&remote.command(&["list"]).env("XYLEM_TOKEN", "x").output().unwrap());
+    let expected = format!("xy: {}: this token is not known, or has expired\n", remote.url);
+    assert_eq!((wrong.0, wrong.2), (1, expected));
+    let mut command = remote.command(&["destroy", "web-0"]);
+    let refused = told(&command.env("XYLEM_TOKEN", &remote.viewer).output().unwrap());
+    assert!(refused.2.contains("this needs the role operator, and yours is viewer"), "{refused:?}");
+    let mut command = remote.command(&["list"]);
+    let none = told(&command.env_remove("XYLEM_TOKEN").env("HOME", "/nowhere").output().unwrap());
+    assert!(none.2.starts_with("xy: no token for the host: set XYLEM_TOKEN, or"), "{none:?}");
+}
+
+#[test]
+fn a_place_that_is_none_is_named() {
+    let run = |arguments: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_xy"));
+        told(&command.args(arguments).env("XYLEM_TOKEN", "x").output().unwrap())
+    };
+    let insecure = run(&["--host", "http://xen1:8443", "list"]);
+    let expected = "xy: --host http://xen1:8443: use https, so that nobody reads the token\n";
+    assert_eq!((insecure.0, insecure.2.as_str()), (2, expected));
+    let nobody = run(&["--host=http://127.0.0.1:1", "list"]);
+    assert!(nobody.2.starts_with("xy: cannot reach http://127.0.0.1:1: "), "{nobody:?}");
+    assert_eq!(run(&["--host"]).2, "xy: --host: a value is missing\n");
+}
