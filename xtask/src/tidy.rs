@@ -13,8 +13,9 @@ use serde::Deserialize;
 use lab::workspace;
 
 /// Crates that never touch the operating system.
-const PURE: [&str; 12] = [
+const PURE: [&str; 13] = [
     "live",
+    "gate",
     "disk-image",
     "xen",
     "xenstore",
@@ -29,8 +30,10 @@ const PURE: [&str; 12] = [
 ];
 
 /// Who may depend on which crates of the workspace. Dev-dependencies are free.
-const EDGES: [(&str, &[&str]); 30] = [
+const EDGES: [(&str, &[&str]); 32] = [
     ("live", &[]),
+    ("gate", &["api"]),
+    ("web", &["api", "gate", "live", "service-manager"]),
     ("disk-image", &[]),
     ("xen", &[]),
     ("xenstore", &["xen"]),
