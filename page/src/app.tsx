@@ -1,0 +1,87 @@
+import { Match, Show, Switch, createEffect, createMemo, lazy, onMount, Suspense } from 'solid-js';
+import { findFeatures } from './api/features';
+import { connect, disconnect } from './api/live';
+import { findSession, session } from './api/session';
+import { route } from './router';
+import { Loading } from './ui/notice';
+import { Shell } from './ui/shell';
+import { HostView } from './views/host';
+import { LoginView } from './views/login';
+import { NowhereView } from './views/nowhere';
+import { VmsView } from './views/vms';
+
+const VmView = lazy(() => import('./views/vm').then((m) => ({ default: m.VmView })));
+const OperationsView = lazy(() => import('./views/operations').then((m) => ({ default: m.OperationsView })));
+const EditView = lazy(() => import('./views/edit').then((m) => ({ default: m.EditView })));
+const StorageView = lazy(() => import('./views/storage').then((m) => ({ default: m.StorageView })));
+const LimitsView = lazy(() => import('./views/limits').then((m) => ({ default: m.LimitsView })));
+const LogView = lazy(() => import('./views/log').then((m) => ({ default: m.LogView })));
+
+export function App() {
+  onMount(() => void findSession());
+  createEffect(() => {
+    if (session()) {
+      void findFeatures();
+      connect();
+    } else {
+      disconnect();
+    }
+  });
+  return (
+    <Switch>
+      <Match when={session() === undefined}>
+        <main class="lone">
+          <Loading what="the session" />
+        </main>
+      </Match>
+      <Match when={session() === null}>
+        <LoginView />
+      </Match>
+      <Match when={session()}>
+        <Shell>
+          <Suspense fallback={<Loading what="the view" />}>
+            <Views />
+          </Suspense>
+        </Shell>
+      </Match>
+    </Switch>
+  );
+}
+
+function Views() {
+  // A change of what follows the first word is the view's own matter.
+  const first = createMemo(() => route().path[0] ?? '');
+  return (
+    <Switch fallback={<NowhereView />}>
+      <Match when={first() === ''}>
+        <HostView />
+      </Match>
+      <Match when={first() === 'vms'}>
+        <VmsView />
+      </Match>
+      <Match when={first() === 'vm'}>
+        <Show when={route().path[1]} keyed fallback={<NowhereView />}>
+          {(uuid) => <VmView uuid={uuid} />}
+        </Show>
+      </Match>
+      <Match when={first() === 'operations'}>
+        <OperationsView />
+      </Match>
+      <Match when={first() === 'create'}>
+        <EditView />
+      </Match>
+      <Match when={first() === 'edit' && route().path[1]} keyed>
+        {(uuid) => <EditView uuid={uuid} />}
+      </Match>
+      <Match when={first() === 'storage'}>
+        <StorageView />
+      </Match>
+      <Match when={first() === 'limits'}>
+        <LimitsView />
+      </Match>
+      <Match when={first() === 'log'}>
+        <LogView />
+      </Match>
+    </Switch>
+  );
+}

@@ -1,0 +1,12 @@
+import { render } from 'solid-js/web';
+import { App } from './app';
+import './style/base.css';
+import './style/controls.css';
+import './style/shell.css';
+import './style/views.css';
+import './style/list.css';
+import './style/timeline.css';
+import './style/edit.css';
+
+const root = document.getElementById('page');
+if (root) render(() => <App />, root);

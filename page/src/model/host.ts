@@ -1,0 +1,90 @@
+// What the first view says of the host.
+import type { Domain, DomainRow, Limits, Operation } from './types';
+
+export interface HostFacts {
+  totalMib: number | null;
+  freeMib: number | null;
+  cpus: number | null;
+  xen: string | null;
+  kernel: string | null;
+  hostName: string | null;
+  machine: string | null;
+}
+
+/** From the lines of `xy info`. */
+export function factsOf(info: readonly (readonly [string, string])[]): HostFacts {
+  const lines = new Map(info);
+  const number = (key: string): number | null => {
+    const value = Number.parseFloat(lines.get(key) ?? '');
+    return Number.isFinite(value) ? value : null;
+  };
+  const word = (key: string): string | null => lines.get(key)?.trim() || null;
+  const version = word('xen_version') ?? [word('xen_major'), word('xen_minor')].filter(Boolean).join('.');
+  return {
+    totalMib: number('total_memory'),
+    freeMib: number('free_memory'),
+    cpus: number('nr_cpus'),
+    xen: version === '' ? null : version + (word('xen_version') ? '' : (word('xen_extra') ?? '')),
+    kernel: word('release'),
+    hostName: word('host'),
+    machine: word('machine'),
+  };
+}
+
+export interface MemoryUse {
+  totalKib: number;
+  freeKib: number;
+  domain0Kib: number;
+  managedKib: number;
+  foreignKib: number;
+}
+
+export function memoryUse(facts: HostFacts, domains: readonly DomainRow[]): MemoryUse | null {
+  if (facts.totalMib === null || facts.freeMib === null) return null;
+  let domain0Kib = 0;
+  let managedKib = 0;
+  let foreignKib = 0;
+  for (const row of domains) {
+    if (row.domid === 0) domain0Kib += row.mem_kib;
+    else if (row.managed) managedKib += row.mem_kib;
+    else foreignKib += row.mem_kib;
+  }
+  return { totalKib: facts.totalMib * 1024, freeKib: facts.freeMib * 1024, domain0Kib, managedKib, foreignKib };
+}
+
+export function foreignDomains(domains: Iterable<Domain>): Domain[] {
+  return [...domains].filter((domain) => domain.domid !== 0).sort((a, b) => a.domid - b.domid);
+}
+
+export function inProgress(operations: Iterable<Operation>): Operation[] {
+  return [...operations].filter((it) => it.ended_ns === null).sort((a, b) => a.started_ns - b.started_ns);
+}
+
+/** The latest first. */
+export function failedLately(operations: Iterable<Operation>, most: number): Operation[] {
+  return [...operations]
+    .filter((it) => it.failure !== null && it.ended_ns !== null)
+    .sort((a, b) => (b.ended_ns ?? 0) - (a.ended_ns ?? 0))
+    .slice(0, most);
+}
+
+export interface LimitLine {
+  key: keyof Limits;
+  label: string;
+  effect: string;
+}
+
+/** In the order of `xy limits`. */
+export const limitLines: readonly LimitLine[] = [
+  { key: 'host', label: 'host', effect: 'steps that do work at a time, on the whole host' },
+  { key: 'vm', label: 'vm', effect: 'of these, for one VM' },
+  { key: 'sr', label: 'sr', effect: 'for one storage: an SR, or the folder or volume group of a disk' },
+  { key: 'backend', label: 'backend', effect: 'that create or remove devices of one backend, such as domain 0' },
+  { key: 'storage', label: 'storage', effect: 'attaches and detaches of disks, on the whole host' },
+  { key: 'domain', label: 'domain', effect: 'domains being created or destroyed' },
+  { key: 'scan', label: 'scan', effect: 'scans of SRs' },
+  { key: 'change', label: 'change', effect: 'changes of SRs and VDIs; of one SR always one at a time' },
+  { key: 'memory', label: 'memory', effect: 'saves and restores, which copy memory' },
+  { key: 'send', label: 'send', effect: 'domains that are sent to other hosts' },
+  { key: 'receive', label: 'receive', effect: 'domains that come from other hosts' },
+];

@@ -1,0 +1,93 @@
+import { For, Show, createMemo, type JSX } from 'solid-js';
+import { link as liveLink, linkDetail, operations, vms } from '../api/live';
+import { logOut, session } from '../api/session';
+import { link, route } from '../router';
+import { Jobs } from './jobs';
+import { setTheme, theme, type Theme } from './theme';
+
+const places = [
+  { path: '', label: 'Host' },
+  { path: 'vms', label: 'VMs' },
+  { path: 'operations', label: 'Operations' },
+  { path: 'storage', label: 'Storage' },
+  { path: 'limits', label: 'Limits' },
+  { path: 'log', label: 'Log' },
+];
+
+export function Shell(props: { children: JSX.Element }) {
+  const running = createMemo(() => operations().filter((operation) => operation.ended_ns === null).length);
+  const here = () => {
+    const first = route().path[0] ?? '';
+    return first === 'vm' || first === 'create' || first === 'edit' ? 'vms' : first;
+  };
+  const count = (path: string): number | null => (path === 'vms' ? vms().length : path === 'operations' ? running() : null);
+  let main: HTMLElement | undefined;
+  return (
+    <>
+      <a
+        class="skip"
+        href="#content"
+        onClick={(event) => {
+          event.preventDefault();
+          main?.focus();
+        }}
+      >
+        Skip to the content
+      </a>
+      <header class="top">
+        <a class="brand" href={link()} aria-label="Xylem: host">
+          <img src="./icon.svg" alt="" width="20" height="20" />
+          <span>Xylem</span>
+        </a>
+        <nav aria-label="Views">
+          <For each={places}>
+            {(place) => (
+              <a href={link(...(place.path === '' ? [] : [place.path]))} aria-current={here() === place.path ? 'page' : undefined}>
+                {place.label}
+                <Show when={count(place.path)}>{(n) => <span class="badge num">{n()}</span>}</Show>
+              </a>
+            )}
+          </For>
+        </nav>
+        <div class="who">
+          <label>
+            <span class="hidden">Theme</span>
+            <select value={theme()} onChange={(event) => setTheme(event.currentTarget.value as Theme)}>
+              <option value="system">System</option>
+              <option value="light">Light</option>
+              <option value="dark">Dark</option>
+            </select>
+          </label>
+          <span class="who-name">
+            {session()?.who} <span class="muted">({session()?.role})</span>
+          </span>
+          <button type="button" class="button quiet" onClick={() => void logOut().catch(() => undefined)}>
+            Log out
+          </button>
+        </div>
+      </header>
+      <Banner />
+      <main id="content" ref={main} tabindex="-1">
+        {props.children}
+      </main>
+      <Jobs />
+    </>
+  );
+}
+
+function Banner() {
+  const words = () => {
+    if (liveLink() === 'offline') return `xylemd does not answer. What is shown may be old. ${linkDetail()}`;
+    if (liveLink() === 'lost') return 'xylem-web does not answer. What is shown may be old. Trying again.';
+    return null;
+  };
+  return (
+    <Show when={words()}>
+      {(text) => (
+        <p class="banner" role="alert">
+          {text()}
+        </p>
+      )}
+    </Show>
+  );
+}

@@ -1,0 +1,77 @@
+import { For, Show, createMemo } from 'solid-js';
+import { request } from '../../api/client';
+import { model } from '../../api/live';
+import { poll } from '../../api/polled';
+import { deviceLines } from '../../model/devices';
+import { devicesOf } from '../../model/store';
+import type { BlockRow, NetworkRow, Vm } from '../../model/types';
+import { link } from '../../router';
+import { Empty } from '../../ui/notice';
+import { State } from '../../ui/state';
+
+export function Devices(props: { vm: Vm }) {
+  const devices = createMemo(() => devicesOf(model('device'), props.vm.uuid));
+  const targets = (): { targets: string[] } => ({ targets: [props.vm.uuid] });
+  // Only a domain has frontends.
+  const rows = poll(async (signal) => {
+    if (props.vm.domid === null) return { blocks: [], networks: [] };
+    const [blocks, networks] = await Promise.all([
+      request<BlockRow[]>('block-list', targets(), 'blocks', signal),
+      request<NetworkRow[]>('network-list', targets(), 'networks', signal),
+    ]);
+    return { blocks, networks };
+  }, 4000);
+  const lines = createMemo(() => {
+    const known = props.vm.domid === null ? undefined : rows.value();
+    return deviceLines(devices(), known?.blocks ?? [], known?.networks ?? []);
+  });
+  return (
+    <section class="section" aria-labelledby="devices-title">
+      <h2 id="devices-title">
+        Devices <span class="badge num">{lines().length}</span>
+      </h2>
+      <Show when={lines().length > 0} fallback={<Empty>None.</Empty>}>
+        <div class="scroll" tabindex="0" role="region" aria-labelledby="devices-title">
+          <table>
+            <thead>
+              <tr>
+                <th>Kind</th>
+                <th class="num">Number</th>
+                <th>Name</th>
+                <th>Configuration</th>
+                <th>State</th>
+                <th>Frontend</th>
+                <th>Backend</th>
+                <th>Operation</th>
+              </tr>
+            </thead>
+            <tbody>
+              <For each={lines()}>
+                {(line) => (
+                  <tr>
+                    <td>{line.device.kind}</td>
+                    <td class="num">{line.device.devid}</td>
+                    <td>{line.device.name ?? '–'}</td>
+                    <td class="wrap">
+                      <code>{line.device.config}</code>
+                    </td>
+                    <td>
+                      <State state={line.device.state} />
+                    </td>
+                    <td>{line.frontend}</td>
+                    <td>{line.backend}</td>
+                    <td>
+                      <Show when={line.device.operation} fallback="–">
+                        {(id) => <a href={link('operations', String(id()))}>{id()}</a>}
+                      </Show>
+                    </td>
+                  </tr>
+                )}
+              </For>
+            </tbody>
+          </table>
+        </div>
+      </Show>
+    </section>
+  );
+}
