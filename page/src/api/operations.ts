@@ -12,6 +12,7 @@ export { traces, isClockKnown };
 
 /** Nanoseconds since the start of xylemd, less those of the browser's clock. */
 let offset = 0;
+let startUnixMs = 0;
 const [generation, setGeneration] = createSignal(0);
 
 export function nowNs(): number {
@@ -20,7 +21,7 @@ export function nowNs(): number {
 
 /** Unix time of a moment of xylemd's clock, by this browser's clock. */
 export function unixMsOf(ns: number): number {
-  return Date.now() - (nowNs() - ns) / 1e6;
+  return startUnixMs + ns / 1e6;
 }
 
 function setClock(now: number): void {
@@ -31,7 +32,11 @@ function setClock(now: number): void {
     setOlder([]);
     setGeneration((n) => n + 1);
   }
+  // What took longest to arrive says least: the later clock of two holds, so that the picture does not jump.
+  const isOther = !isClockKnown() || Math.abs(next - offset) > 1e9;
+  if (!isOther && next <= offset) return;
   offset = next;
+  startUnixMs = Date.now() - now / 1e6;
   setClockKnown(true);
 }
 

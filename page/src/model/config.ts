@@ -27,7 +27,7 @@ export function parse(text: string): Config {
     if (entry) entries.push({ ...entry, start, end: reader.at });
     else {
       unread.push(text.slice(0, start).split('\n').length);
-      reader.at = Math.max(start, reader.at);
+      reader.at = start;
       reader.toNextLine();
     }
   }
@@ -60,7 +60,7 @@ class Reader {
     const key = this.match(/[A-Za-z_][\w-]*/y);
     if (key === null || this.match(/[ \t]*\+?=[ \t]*/y) === null) return null;
     const value = this.value();
-    if (value === null || this.match(/[ \t]*(?=[\n;#\r]|$)/y) === null) return null;
+    if (value === null || this.match(/(?=[ \t]*(?:[\n;#\r]|$))/y) === null) return null;
     return { key, value };
   }
 

@@ -6,6 +6,7 @@ export interface Route {
 }
 
 export function parseRoute(hash: string): Route {
+  if (tokenOf(hash) !== null) return { path: [], params: {} };
   const text = hash.replace(/^#\/?/, '');
   const [path = '', query = ''] = text.split('?', 2);
   const params: Record<string, string> = {};

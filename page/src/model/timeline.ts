@@ -25,7 +25,6 @@ export interface Bar {
 }
 
 export interface Lane {
-  uuid: string;
   name: string;
   top: number;
   height: number;
@@ -39,7 +38,7 @@ export interface Layout {
   height: number;
 }
 
-export const geometry = { track: 9, gap: 2, padding: 5, tracksMax: 8, barMin: 2, stepsFrom: 14 };
+export const geometry = { track: 9, gap: 2, padding: 5, tracksMax: 8, barMin: 3, stepsFrom: 14 };
 
 export interface Options {
   hideEnded: boolean;
@@ -68,16 +67,16 @@ export function layout(
     if (options.hideEnded && operation.ended_ns !== null) continue;
     const end = operation.ended_ns ?? Math.max(options.now, operation.started_ns);
     if (end < view.from || operation.started_ns > view.to) continue;
-    const key = operation.uuid || operation.vm;
+    // By name: a VM that is made anew has another UUID.
+    const key = operation.vm;
     const list = byVm.get(key);
     if (list) list.push(operation);
     else byVm.set(key, [operation]);
   }
   const lanes: Lane[] = [];
-  for (const [uuid, list] of byVm) {
+  for (const [name, list] of byVm) {
     list.sort((a, b) => a.started_ns - b.started_ns);
-    const name = list[list.length - 1]?.vm ?? uuid;
-    lanes.push({ uuid, name, top: 0, height: 0, bars: laneBars(list, traces, view, options.now), operations: list.map((o) => o.id) });
+    lanes.push({ name, top: 0, height: 0, bars: laneBars(list, traces, view, options.now), operations: list.map((o) => o.id) });
   }
   // The newest first; a lane keeps its place while nothing new starts in it.
   const newest = (lane: Lane): number => lane.operations[lane.operations.length - 1] ?? 0;
@@ -199,13 +198,18 @@ export function panned(view: View, byNs: number): View {
   return { ...view, from: view.from + byNs, to: view.to + byNs };
 }
 
-/** Round numbers for the axis, in nanoseconds: some six of them. */
-export function ticks(view: View, atMost = 6): { at: number; step: number }[] {
+/** Parts of minutes and hours, in nanoseconds. */
+const clockSteps = [15e9, 30e9, 60e9, 120e9, 300e9, 600e9, 1800e9, 3600e9];
+
+/** Round times for the axis, some six of them. `zero` is the time of day of 0, in nanoseconds. */
+export function ticks(view: View, zero = 0, atMost = 6): { at: number; step: number }[] {
   const rough = (view.to - view.from) / atMost;
   const power = 10 ** Math.floor(Math.log10(rough));
-  const step = ([1, 2, 5, 10].find((n) => n * power >= rough) ?? 10) * power;
+  const decimal = ([1, 2, 5, 10].find((n) => n * power >= rough) ?? 10) * power;
+  const step = decimal <= 10e9 ? decimal : (clockSteps.find((n) => n >= rough) ?? 3600e9);
+  const shift = zero % step;
   const found: { at: number; step: number }[] = [];
-  for (let at = Math.ceil(view.from / step) * step; at <= view.to; at += step) found.push({ at, step });
+  for (let at = Math.ceil((view.from + shift) / step) * step - shift; at <= view.to; at += step) found.push({ at, step });
   return found;
 }
 

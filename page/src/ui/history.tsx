@@ -12,6 +12,9 @@ const spanS = 900;
 const stepS = 5;
 const lines = ['--step-domain', '--step-storage', '--step-store', '--step-memory', '--step-device'];
 
+/** Steps of an axis of bytes. */
+const binary = Array.from({ length: 50 }, (_, power) => 2 ** power);
+
 /** What the server has kept of the host or a VM, the last quarter of an hour. */
 export function HistoryGraphs(props: { of: string }) {
   const history = poll((signal) => {
@@ -53,6 +56,7 @@ function OneGraph(props: { graph: Graph; history: History }) {
     const style = getComputedStyle(document.documentElement);
     const colour = (name: string): string => style.getPropertyValue(name).trim();
     const unit = props.graph.unit;
+    const isBinary = unit === 'bytes' || unit === 'rate';
     const axis = { stroke: colour('--muted'), grid: { stroke: colour('--line'), width: 1 }, ticks: { show: false } };
     const plot = new uPlot(
       {
@@ -62,8 +66,8 @@ function OneGraph(props: { graph: Graph; history: History }) {
         legend: { live: false },
         scales: { y: { range: (_, low, high) => [Math.min(0, low), high > 0 ? high * 1.1 : 1] } },
         axes: [
-          { ...axis, values: [[60, '{HH}:{mm}', null, null, null, null, null, null, 1]] },
-          { ...axis, size: 78, values: (_, values) => values.map((it) => amount(unit, it)) },
+          { ...axis, size: 28, values: [[60, '{HH}:{mm}', null, null, null, null, null, null, 1]] },
+          { ...axis, size: 72, ...(isBinary ? { incrs: binary } : {}), values: (_, values) => values.map((it) => amount(unit, it)) },
         ],
         series: [
           {},

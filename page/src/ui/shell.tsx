@@ -53,9 +53,9 @@ export function Shell(props: { children: JSX.Element }) {
           <label>
             <span class="hidden">Theme</span>
             <select value={theme()} onChange={(event) => setTheme(event.currentTarget.value as Theme)}>
-              <option value="system">System</option>
-              <option value="light">Light</option>
-              <option value="dark">Dark</option>
+              <option value="system">Theme: system</option>
+              <option value="light">Theme: light</option>
+              <option value="dark">Theme: dark</option>
             </select>
           </label>
           <span class="who-name">

@@ -1,5 +1,4 @@
 // Draws the timeline's layout on a canvas.
-import { duration } from '../model/format';
 import { stepKinds } from '../model/kinds';
 import { geometry, ticks, type Bar, type Layout, type View } from '../model/timeline';
 
@@ -43,7 +42,8 @@ export interface Scene {
   height: number;
   now: number;
   chosen: number | null;
-  timeOf: (ns: number, step: number) => string;
+  /** The time of day of 0, in nanoseconds. */
+  zero: number;
 }
 
 export function draw(context: CanvasRenderingContext2D, scene: Scene, look: Look): void {
@@ -61,8 +61,14 @@ export function draw(context: CanvasRenderingContext2D, scene: Scene, look: Look
   for (const lane of scene.layout.lanes) {
     const top = lane.top - scrollTop + axis;
     if (top + lane.height < axis || top > height) continue;
+    if (lane.operations.includes(scene.chosen ?? -1)) {
+      context.fillStyle = look.raised;
+      context.fillRect(0, top, width, lane.height - 1);
+    }
+    context.globalAlpha = 0.6;
     context.fillStyle = look.line;
     context.fillRect(0, Math.round(top + lane.height) - 1, width, 1);
+    context.globalAlpha = 1;
     context.save();
     context.beginPath();
     context.rect(labels, top, view.width, lane.height);
@@ -89,12 +95,12 @@ function drawGrid(context: CanvasRenderingContext2D, scene: Scene, look: Look): 
   context.fillRect(0, axis - 1, labels + view.width, 1);
   context.fillRect(labels - 1, axis, 1, height - axis);
   context.textAlign = 'left';
-  for (const { at, step } of ticks(view, Math.max(2, Math.floor(view.width / 130)))) {
+  for (const { at, step } of ticks(view, scene.zero, Math.max(2, Math.floor(view.width / 130)))) {
     const x = Math.round(labels + ((at - view.from) / (view.to - view.from)) * view.width);
     context.fillStyle = look.line;
     context.fillRect(x, axis - 5, 1, height - axis + 5);
     context.fillStyle = look.muted;
-    context.fillText(scene.timeOf(at, step), x + 4, axis / 2);
+    context.fillText(axisText(scene.zero + at, step), x + 4, axis / 2);
   }
 }
 
@@ -128,9 +134,8 @@ function drawBar(
     context.fillRect(x + width - 2, y - 1, 2, height + 2);
   }
   if (isChosen) {
-    context.strokeStyle = look.focus;
-    context.lineWidth = 1.5;
-    context.strokeRect(x - 1, y - 1, width + 2, height + 2);
+    context.fillStyle = look.focus;
+    context.fillRect(x, y + height - 2, width, 2);
   }
 }
 
@@ -157,11 +162,16 @@ function shortened(context: CanvasRenderingContext2D, text: string, width: numbe
   return `${text.slice(0, end)}…`;
 }
 
-/** The axis: the time of day, and what is below a second in addition. */
-export function axisText(unixMs: number, step: number): string {
-  const at = new Date(unixMs);
-  const clock = at.toLocaleTimeString('en-GB');
+/** The axis: the time of day, with as many digits of a second as the step has. */
+function axisText(ns: number, step: number): string {
+  const second = Math.floor(ns / 1e9);
+  const clock = new Date((dayStart() + second) * 1000).toLocaleTimeString('en-GB');
   if (step >= 1e9) return clock;
-  if (step >= 1e6) return `${clock.slice(3)}.${String(at.getMilliseconds()).padStart(3, '0')}`;
-  return `+${duration((unixMs % 1000) * 1e6)}`;
+  const digits = Math.min(6, Math.ceil(-Math.log10(step / 1e9)));
+  return clock.slice(digits > 3 ? 6 : 3) + ((ns - second * 1e9) / 1e9).toFixed(digits).slice(1);
+}
+
+/** Seconds of the day's begin, for which times are small enough to be exact. */
+export function dayStart(): number {
+  return Math.floor(Date.now() / 86_400_000) * 86_400;
 }

@@ -4,7 +4,7 @@ import { barAt, geometry, laneAt, layout, neighbour, panned, zoomed, type Layout
 import type { Operation } from '../model/types';
 import { isNarrow } from './media';
 import { isDark } from './theme';
-import { axisText, draw, lookOf, type Look } from './timeline-draw';
+import { dayStart, draw, lookOf, type Look } from './timeline-draw';
 
 const axisHeight = 26;
 const frameMs = 50;
@@ -68,7 +68,7 @@ export function Timeline(props: TimelineProps) {
         height: size().height,
         now: nowNs(),
         chosen: props.chosen,
-        timeOf: (ns, step) => axisText(unixMsOf(ns), step),
+        zero: (unixMsOf(0) - dayStart() * 1000) * 1e6,
       },
       look,
     );

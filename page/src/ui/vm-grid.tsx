@@ -152,6 +152,9 @@ export function VmGrid(props: {
             </span>
           )}
         </Index>
+        <span role="columnheader" class="cell-defined">
+          Defined
+        </span>
         <span role="columnheader" class="cell-work">
           Operation
         </span>
@@ -212,11 +215,6 @@ function Row(props: {
         <a href={link('vm', props.vm.uuid)} tabindex="-1" title={props.vm.uuid}>
           {props.vm.name}
         </a>
-        <Show when={!props.vm.defined}>
-          <span class="tag" title="Not defined: it exists as long as its domain">
-            not defined
-          </span>
-        </Show>
       </span>
       <span role="gridcell" class="cell-state">
         <State state={props.vm.state} reason={props.vm.reason} />
@@ -232,6 +230,9 @@ function Row(props: {
       </span>
       <span role="gridcell" class="cell-memory num">
         {props.vm.config ? mib(props.vm.config.memory_mib) : ''}
+      </span>
+      <span role="gridcell" class="cell-defined">
+        {!props.vm.defined ? <span class="muted">no</span> : props.vm.autostart === null ? 'yes' : `order ${props.vm.autostart}`}
       </span>
       <span role="gridcell" class="cell-work">
         <Work vm={props.vm} />

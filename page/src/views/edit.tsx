@@ -28,7 +28,7 @@ export function EditView(props: { uuid?: string }) {
       <Show when={may('admin')} fallback={<Problem>This needs the role admin.</Problem>}>
         <Show when={error()}>{(words) => <Problem>{words()}</Problem>}</Show>
         <Show when={text() !== null} fallback={<Show when={!error()}>{<Loading what="the configuration" />}</Show>}>
-          <Editor text={text() ?? ''} onText={setText} uuid={props.uuid} order={order()} onOrder={setOrder} />
+          <Editor text={text() ?? ''} onText={setText} uuid={props.uuid} runs={vm()?.domid != null} order={order()} onOrder={setOrder} />
         </Show>
       </Show>
     </div>
@@ -39,6 +39,8 @@ interface EditorProps {
   text: string;
   onText: (text: string) => void;
   uuid: string | undefined;
+  /** It has a domain, beside which there would be no room for another. */
+  runs: boolean;
   order: string;
   onOrder: (order: string) => void;
 }
@@ -91,7 +93,7 @@ function Editor(props: EditorProps) {
           />
         </label>
       </div>
-      <Faults check={check} unread={parse(props.text).unread} isEdit={props.uuid !== undefined} onLine={showLine} />
+      <Faults check={check} unread={parse(props.text).unread} runs={props.runs} onLine={showLine} />
       <Show when={error()}>{(words) => <Problem>{words()}</Problem>}</Show>
       <div class="panel-bar">
         <Show when={props.uuid === undefined}>
@@ -170,7 +172,7 @@ function useCheck(text: () => string): Check {
   return { result, error, isBusy };
 }
 
-function Faults(props: { check: Check; unread: number[]; isEdit: boolean; onLine: (line: number) => void }) {
+function Faults(props: { check: Check; unread: number[]; runs: boolean; onLine: (line: number) => void }) {
   const faults = () => props.check.result()?.faults ?? [];
   const warnings = () => props.check.result()?.warnings ?? [];
   return (
@@ -179,9 +181,12 @@ function Faults(props: { check: Check; unread: number[]; isEdit: boolean; onLine
       <Show when={props.check.result() && !props.check.error()}>
         <Show
           when={faults().length > 0}
-          fallback={<p class="notice notice-good">{props.isEdit ? 'No faults.' : 'No faults: a create would start.'}</p>}
+          fallback={<p class="notice notice-good">No faults: a start would begin.</p>}
         >
-          <ul class="notice notice-bad">
+          <Show when={props.runs}>
+            <p class="muted">As if it were started now, while its domain still has the name and the devices:</p>
+          </Show>
+          <ul class="notice" classList={{ 'notice-bad': !props.runs, 'notice-warn': props.runs }}>
             <For each={faults()}>{(fault) => <Line text={fault} onLine={props.onLine} />}</For>
           </ul>
         </Show>

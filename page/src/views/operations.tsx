@@ -114,7 +114,7 @@ export function OperationsView() {
           <p class="timeline-words num">{hover() || 'Drag or Shift+wheel scrolls, Ctrl+wheel zooms, a click shows the steps.'}</p>
         </div>
       </Show>
-      <div class="columns">
+      <div class="columns steps-first">
         <OperationTable operations={all()} hideEnded={hideEnded()} chosen={chosen()} />
         <Show when={chosen() !== null} fallback={<p class="empty">Choose an operation to see its steps.</p>}>
           <Steps id={chosen() ?? 0} onFit={fitChosen} />

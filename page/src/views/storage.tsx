@@ -1,6 +1,6 @@
 import { For, Show, createMemo, createSignal } from 'solid-js';
 import { request } from '../api/client';
-import { srs } from '../api/live';
+import { model, srs } from '../api/live';
 import { poll } from '../api/polled';
 import { wordsOf } from '../model/filter';
 import { bytes, plainNumber } from '../model/format';
@@ -22,7 +22,7 @@ export function StorageView() {
       <section class="section" aria-labelledby="srs-title">
         <h2 id="srs-title">SRs</h2>
         <Show when={names().length > 0} fallback={<Empty>There are no SRs.</Empty>}>
-          <div class="cards">
+          <div class="cards fill">
             <For each={names()}>{(name) => <OneSr name={name} />}</For>
           </div>
         </Show>
@@ -142,12 +142,18 @@ function Vdis(props: { vdis: readonly Vdi[] }) {
   );
 }
 
+function diskName(disk: { uuid: string; vdev: string }): string {
+  const { vm, device } = model('vm', 'device');
+  const name = device.get(`${disk.uuid}/vbd/${disk.vdev}`)?.name ?? disk.vdev;
+  return `${vm.get(disk.uuid)?.name ?? disk.uuid} ${name}`;
+}
+
 function User(props: { owner: string; access: string }) {
   const disk = () => ownerOf(props.owner);
   return (
     <span class="user">
       <Show when={disk()} fallback={props.owner}>
-        {(it) => <a href={link('vm', it().uuid)}>{it().vdev}</a>}
+        {(it) => <a href={link('vm', it().uuid)}>{diskName(it())}</a>}
       </Show>
       <span class="muted"> {props.access === 'w' ? 'writes' : 'reads'}</span>
     </span>

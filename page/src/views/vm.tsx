@@ -1,4 +1,4 @@
-import { For, Match, Show, Switch, createMemo, lazy } from 'solid-js';
+import { For, Index, Match, Show, Switch, createMemo, lazy } from 'solid-js';
 import { hasConsole, hasHistory, hasScreen } from '../api/features';
 import { isCurrent, model } from '../api/live';
 import { may } from '../api/session';
@@ -123,22 +123,24 @@ function Facts(props: { vm: Vm }) {
     const order = props.vm.autostart;
     return order === null ? 'yes' : `yes; starts with the host, order ${order}`;
   };
+  const facts = (): [string, string][] => [
+    ['UUID', props.vm.uuid],
+    ['Domid', String(props.vm.domid ?? 'none')],
+    ['Type', sizes()?.kind ?? '–'],
+    ['vCPUs', vcpus()],
+    ['Memory', memory()],
+    ['Defined', kept()],
+  ];
   return (
-    <dl class="card facts left">
-      <dt>UUID</dt>
-      <dd>
-        <code>{props.vm.uuid}</code>
-      </dd>
-      <dt>Domid</dt>
-      <dd class="num">{props.vm.domid ?? 'none'}</dd>
-      <dt>Type</dt>
-      <dd>{sizes()?.kind ?? '–'}</dd>
-      <dt>vCPUs</dt>
-      <dd class="num">{vcpus()}</dd>
-      <dt>Memory</dt>
-      <dd class="num">{memory()}</dd>
-      <dt>Defined</dt>
-      <dd>{kept()}</dd>
+    <dl class="card facts across">
+      <Index each={facts()}>
+        {(fact) => (
+          <div>
+            <dt>{fact()[0]}</dt>
+            <dd class="num">{fact()[1]}</dd>
+          </div>
+        )}
+      </Index>
     </dl>
   );
 }

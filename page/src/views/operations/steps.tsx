@@ -1,6 +1,6 @@
 import { For, Show, createEffect, createMemo, createSignal, onCleanup } from 'solid-js';
 import { wordsOf } from '../../api/client';
-import { nowNs, readTrace, seen, traces } from '../../api/operations';
+import { readTrace, seen, traces, unixMsOf } from '../../api/operations';
 import { duration, plainNumber, when } from '../../model/format';
 import { kindOf } from '../../model/kinds';
 import { waits } from '../../model/timeline';
@@ -77,7 +77,7 @@ function Summary(props: { trace: Trace }) {
       <Show when={operation().ended_ns} fallback={`In progress, ${operation().done} of ${operation().steps} steps have ended`}>
         {(end) => `${plainNumber(operation().steps)} steps in ${duration(end() - operation().started_ns)}`}
       </Show>
-      , begun {when(Date.now() - (nowNs() - operation().started_ns) / 1e6, nowMs())}.
+      , begun {when(unixMsOf(operation().started_ns), nowMs())}.
       <For each={waited().slice(0, 3)}>{(it) => ` Waited ${duration(it.ns)} for ${it.on}.`}</For>
       <Show when={cost()}>
         {(it) =>
@@ -103,8 +103,8 @@ function Table(props: { trace: Trace }) {
         <thead>
           <tr>
             <th>Step</th>
-            <th class="num">Begun</th>
-            <th class="num">Waited</th>
+            <th class="num wide-only">Begun</th>
+            <th class="num wide-only">Waited</th>
             <th class="num">Took</th>
             <th class="when">
               <span class="hidden">When</span>
@@ -121,11 +121,11 @@ function Table(props: { trace: Trace }) {
                     <span class="bad"> failed</span>
                   </Show>
                   <Show when={step.waited_for && step.started_ns > step.ready_ns}>
-                    <span class="muted"> waited for {step.waited_for}</span>
+                    <span class="muted"> waited {duration(step.started_ns - step.ready_ns)} for {step.waited_for}</span>
                   </Show>
                 </td>
-                <td class="num">{duration(step.started_ns - range().start)}</td>
-                <td class="num">{step.started_ns > step.ready_ns ? duration(step.started_ns - step.ready_ns) : ''}</td>
+                <td class="num wide-only">{duration(step.started_ns - range().start)}</td>
+                <td class="num wide-only">{step.started_ns > step.ready_ns ? duration(step.started_ns - step.ready_ns) : ''}</td>
                 <td class="num">{step.ended_ns === null ? 'under way' : duration(step.ended_ns - step.started_ns)}</td>
                 <td class="when" aria-hidden="true">
                   <span class="step-bar">
