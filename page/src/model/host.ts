@@ -61,11 +61,13 @@ export function inProgress(operations: Iterable<Operation>): Operation[] {
 }
 
 /** The latest first. */
+export function endedLately(operations: Iterable<Operation>, most: number): Operation[] {
+  const ended = [...operations].filter((it) => it.ended_ns !== null);
+  return ended.sort((a, b) => (b.ended_ns ?? 0) - (a.ended_ns ?? 0)).slice(0, most);
+}
+
 export function failedLately(operations: Iterable<Operation>, most: number): Operation[] {
-  return [...operations]
-    .filter((it) => it.failure !== null && it.ended_ns !== null)
-    .sort((a, b) => (b.ended_ns ?? 0) - (a.ended_ns ?? 0))
-    .slice(0, most);
+  return endedLately([...operations].filter((it) => it.failure !== null), most);
 }
 
 export interface LimitLine {

@@ -22,6 +22,7 @@ export interface Bar {
   track: number;
   failed: boolean;
   isOpen: boolean;
+  name: string;
 }
 
 export interface Lane {
@@ -36,13 +37,17 @@ export interface Lane {
 export interface Layout {
   lanes: Lane[];
   height: number;
+  /** Height of a bar. */
+  track: number;
 }
 
-export const geometry = { track: 9, gap: 2, padding: 5, tracksMax: 8, barMin: 3, stepsFrom: 14 };
+export const geometry = { track: 9, trackLarge: 20, gap: 2, padding: 5, tracksMax: 8, barMin: 3, stepsFrom: 14 };
 
 export interface Options {
   hideEnded: boolean;
   now: number;
+  /** Of the canvas: with room for it, bars are large enough for names. */
+  height: number;
 }
 
 interface Span {
@@ -54,6 +59,7 @@ interface Span {
   end: number;
   failed: boolean;
   isOpen: boolean;
+  name: string;
 }
 
 export function layout(
@@ -81,14 +87,21 @@ export function layout(
   // The newest first; a lane keeps its place while nothing new starts in it.
   const newest = (lane: Lane): number => lane.operations[lane.operations.length - 1] ?? 0;
   lanes.sort((a, b) => newest(b) - newest(a));
+  const large = stack(lanes, geometry.trackLarge);
+  if (large <= options.height) return { lanes, height: large, track: geometry.trackLarge };
+  return { lanes, height: stack(lanes, geometry.track), track: geometry.track };
+}
+
+/** Puts lanes below each other; their height. */
+function stack(lanes: readonly Lane[], track: number): number {
   let top = 0;
   for (const lane of lanes) {
     const tracks = lane.bars.reduce((most, bar) => Math.max(most, bar.track + 1), 1);
     lane.top = top;
-    lane.height = Math.max(20, tracks * (geometry.track + geometry.gap) - geometry.gap + 2 * geometry.padding);
+    lane.height = Math.max(20, tracks * (track + geometry.gap) - geometry.gap + 2 * geometry.padding);
     top += lane.height;
   }
-  return { lanes, height: top };
+  return top;
 }
 
 function laneBars(operations: readonly Operation[], traces: ReadonlyMap<number, Trace>, view: View, now: number): Bar[] {
@@ -100,7 +113,7 @@ function laneBars(operations: readonly Operation[], traces: ReadonlyMap<number, 
   const bars: Bar[] = [];
   for (const span of spans) {
     const track = place(ends, span.ready, Math.max(span.end, span.ready + geometry.barMin / scale));
-    const rest = { operation: span.operation, step: span.step, kind: span.kind, track };
+    const rest = { operation: span.operation, step: span.step, kind: span.kind, name: span.name, track };
     if (span.start > span.ready) {
       const x = (span.ready - view.from) * scale;
       const width = (span.start - span.ready) * scale;
@@ -137,6 +150,7 @@ function spansOf(operation: Operation, trace: Trace | undefined, scale: number, 
         end,
         failed: operation.failure !== null,
         isOpen: operation.ended_ns === null,
+        name: operation.what,
       },
     ];
   }
@@ -151,6 +165,7 @@ function spansOf(operation: Operation, trace: Trace | undefined, scale: number, 
       end: step.ended_ns ?? (isOpen ? Math.max(now, step.started_ns) : end),
       failed: step.failed,
       isOpen,
+      name: step.name,
     };
   });
 }
@@ -159,7 +174,7 @@ function spansOf(operation: Operation, trace: Trace | undefined, scale: number, 
 export function barAt(from: Layout, x: number, y: number): Bar | null {
   const lane = laneAt(from, y);
   if (!lane) return null;
-  const track = Math.floor((y - lane.top - geometry.padding) / (geometry.track + geometry.gap));
+  const track = Math.floor((y - lane.top - geometry.padding) / (from.track + geometry.gap));
   let best: Bar | null = null;
   let distance = 4;
   for (const bar of lane.bars) {

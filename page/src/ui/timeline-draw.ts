@@ -73,7 +73,7 @@ export function draw(context: CanvasRenderingContext2D, scene: Scene, look: Look
     context.beginPath();
     context.rect(labels, top, view.width, lane.height);
     context.clip();
-    for (const bar of lane.bars) drawBar(context, bar, labels, top, scene.chosen === bar.operation, look, hatch);
+    for (const bar of lane.bars) drawBar(context, bar, { x: labels, y: top, track: scene.layout.track, isChosen: scene.chosen === bar.operation }, look, hatch);
     context.restore();
     context.fillStyle = lane.operations.includes(scene.chosen ?? -1) ? look.text : look.muted;
     context.textAlign = 'left';
@@ -107,18 +107,16 @@ function drawGrid(context: CanvasRenderingContext2D, scene: Scene, look: Look): 
 function drawBar(
   context: CanvasRenderingContext2D,
   bar: Bar,
-  left: number,
-  top: number,
-  isChosen: boolean,
+  at: { x: number; y: number; track: number; isChosen: boolean },
   look: Look,
   hatch: CanvasPattern | string,
 ): void {
-  const y = top + geometry.padding + bar.track * (geometry.track + geometry.gap);
+  const y = at.y + geometry.padding + bar.track * (at.track + geometry.gap);
   // Far away ends would lose their precision.
   const from = Math.max(-10, bar.x);
   const width = Math.min(bar.x + bar.width, 20000) - from;
-  const x = left + from;
-  const height = geometry.track;
+  const x = at.x + from;
+  const height = at.track;
   if (bar.phase === 'waits') {
     context.fillStyle = hatch;
     context.fillRect(x, y + 2, width, height - 4);
@@ -127,16 +125,29 @@ function drawBar(
     context.fillRect(x, y + height - 2, width, 1);
     return;
   }
-  context.fillStyle = bar.failed ? look.bad : (look.colours[bar.kind] ?? look.muted);
+  const colour = bar.failed ? look.bad : (look.colours[bar.kind] ?? look.muted);
+  context.fillStyle = colour;
   context.fillRect(x, y, width, height);
   if (bar.isOpen) {
     context.fillStyle = look.text;
     context.fillRect(x + width - 2, y - 1, 2, height + 2);
   }
-  if (isChosen) {
+  if (height >= geometry.trackLarge && width > 24) {
+    context.textAlign = 'left';
+    context.fillStyle = inkOn(colour);
+    const room = Math.min(width, context.canvas.clientWidth - x) - 10;
+    if (room > 14) context.fillText(shortened(context, bar.name, room), Math.max(x, at.x) + 5, y + height / 2 + 0.5);
+  }
+  if (at.isChosen) {
     context.fillStyle = look.focus;
     context.fillRect(x, y + height - 2, width, 2);
   }
+}
+
+/** Black or white, what is read better on a colour. */
+function inkOn(colour: string): string {
+  const [r = 0, g = 0, b = 0] = [1, 3, 5].map((at) => Number.parseInt(colour.slice(at, at + 2), 16));
+  return r * 0.299 + g * 0.587 + b * 0.114 > 118 ? '#0b0f0d' : '#ffffff';
 }
 
 function hatchOf(context: CanvasRenderingContext2D, look: Look): CanvasPattern | string {
@@ -157,7 +168,7 @@ function hatchOf(context: CanvasRenderingContext2D, look: Look): CanvasPattern |
 
 function shortened(context: CanvasRenderingContext2D, text: string, width: number): string {
   if (context.measureText(text).width <= width) return text;
-  let end = text.length;
+  let end = Math.min(text.length, Math.ceil(width / 4));
   while (end > 1 && context.measureText(`${text.slice(0, end)}…`).width > width) end -= 1;
   return `${text.slice(0, end)}…`;
 }

@@ -45,8 +45,8 @@ export function Timeline(props: TimelineProps) {
     const context = canvas?.getContext('2d');
     if (!canvas || !context || !scroller) return;
     follow();
-    shown = layout(props.operations, traces(), view, { hideEnded: props.hideEnded, now: nowNs() });
     const height = Math.max(0, size().height - axisHeight);
+    shown = layout(props.operations, traces(), view, { hideEnded: props.hideEnded, now: nowNs(), height });
     setSpaceHeight(Math.max(shown.height, height));
     want();
     const scale = devicePixelRatio || 1;

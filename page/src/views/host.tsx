@@ -5,7 +5,7 @@ import { isCurrent, model, operations, vms } from '../api/live';
 import { poll } from '../api/polled';
 import { countStates } from '../model/filter';
 import { bytes, count, duration, plainNumber, when } from '../model/format';
-import { factsOf, failedLately, foreignDomains, inProgress, memoryUse } from '../model/host';
+import { endedLately, factsOf, failedLately, foreignDomains, inProgress, memoryUse } from '../model/host';
 import { formatRoute } from '../model/route';
 import type { DomainRow, Health, Limits, Operation } from '../model/types';
 import { link } from '../router';
@@ -143,6 +143,7 @@ const shownMost = 12;
 
 function Running() {
   const all = createMemo(() => inProgress(operations()));
+  const ended = createMemo(() => endedLately(operations(), 8));
   return (
     <section aria-labelledby="running-title">
       <h2 id="running-title">
@@ -151,6 +152,23 @@ function Running() {
       <Show when={all().length > 0} fallback={<Empty>None.</Empty>}>
         <ul class="rows">
           <For each={all().slice(0, shownMost)}>{(operation) => <Progressing operation={operation} />}</For>
+        </ul>
+      </Show>
+      <h2>Ended lately</h2>
+      <Show when={ended().length > 0} fallback={<Empty>None that xylemd remembers.</Empty>}>
+        <ul class="rows">
+          <For each={ended()}>
+            {(it) => (
+              <li>
+                <a href={link('operations', String(it.id))}>
+                  {it.what} {it.vm}
+                </a>
+                <span class="grow bad">{it.failure}</span>
+                <span class="num muted">{when(it.started_unix_ms, nowMs())}</span>
+                <span class="num">{duration((it.ended_ns ?? it.started_ns) - it.started_ns)}</span>
+              </li>
+            )}
+          </For>
         </ul>
       </Show>
       <p>

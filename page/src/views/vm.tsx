@@ -8,6 +8,7 @@ import { link, route } from '../router';
 import { Actions } from '../ui/act';
 import { Loading } from '../ui/notice';
 import { State } from '../ui/state';
+import { Undefine } from '../ui/undefine';
 import { ConfigText } from './vm/config-text';
 import { Devices } from './vm/devices';
 import { VmEvents } from './vm/events';
@@ -64,6 +65,7 @@ function OneVm(props: { vm: Vm }) {
             Edit
           </a>
         </Show>
+        <Undefine vm={props.vm} />
       </div>
       <Show when={props.vm.reason}>
         <p class="notice notice-bad">{props.vm.reason}</p>

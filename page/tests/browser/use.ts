@@ -13,6 +13,7 @@ async function step(faults: Faults, name: string, run: () => Promise<void>): Pro
 }
 
 export async function useIt(page: Page, faults: Faults): Promise<void> {
+  const made = `page-test-${Date.now()}`;
   await page.locator('header.top').waitFor();
   await step(faults, 'the skip link comes first', async () => {
     await page.keyboard.press('Tab');
@@ -57,7 +58,7 @@ export async function useIt(page: Page, faults: Faults): Promise<void> {
   await step(faults, 'what fails is told', async () => {
     await page.evaluate(() => (location.hash = '#/create'));
     const text = page.locator('.config textarea');
-    await text.fill('name = "page-test"\ntype = "pvh"\nkernel = "/boot/missing"\nmemory = 8\n');
+    await text.fill(`name = "${made}"\ntype = "pvh"\nkernel = "/boot/missing"\nmemory = 8\n`);
     await page.locator('ul.notice-bad', { hasText: '/boot/missing' }).waitFor({ timeout: 10000 });
   });
   await step(faults, 'form and text are kept in step', async () => {
@@ -68,14 +69,17 @@ export async function useIt(page: Page, faults: Faults): Promise<void> {
     if ((await page.getByLabel('Memory, MiB').inputValue()) !== '16') throw new Error('the form has not followed');
     await page.locator('.notice-good').waitFor({ timeout: 10000 });
   });
-  await step(faults, 'define, start, destroy', async () => {
+  await step(faults, 'define, start, destroy, undefine', async () => {
     await page.getByRole('button', { name: 'Define' }).click();
-    await page.getByRole('heading', { name: 'page-test' }).waitFor({ timeout: 10000 });
+    await page.getByRole('heading', { name: made }).waitFor({ timeout: 10000 });
     await page.getByRole('button', { name: 'Start', exact: true }).click();
     await page.locator('.title-line .state[data-state=running]').waitFor({ timeout: 20000 });
     await page.getByRole('button', { name: 'Destroy' }).click();
     await page.locator('dialog[open]').getByRole('button', { name: 'Destroy' }).click();
     await page.locator('.title-line .state[data-state=down]').waitFor({ timeout: 20000 });
+    await page.getByRole('button', { name: 'Undefine' }).click();
+    await page.locator('dialog[open]').getByRole('button', { name: 'Undefine' }).click();
+    await page.getByRole('heading', { name: 'No such VM' }).waitFor({ timeout: 10000 });
   });
   await step(faults, 'the timeline by keyboard', async () => {
     await page.evaluate(() => (location.hash = '#/operations'));

@@ -3,7 +3,7 @@ import { barAt, geometry, laneAt, layout, neighbour, ticks, waits, zoomed, type 
 import { operation, step, trace } from './helpers';
 
 const view: View = { from: 0, to: 1000, width: 1000 };
-const all = { hideEnded: false, now: 1000 };
+const all = { hideEnded: false, now: 1000, height: 30 };
 
 describe('the timeline', () => {
   it('has a lane for each VM, the newest first', () => {
@@ -53,6 +53,11 @@ describe('the timeline', () => {
     expect(layout([open], new Map(), view, { ...all, now: 900 }).lanes[0]?.bars[0]).toMatchObject({ x: 400, width: 500, isOpen: true });
   });
 
+  it('has large bars if there is room for them', () => {
+    expect(layout([operation(1)], new Map(), view, { ...all, height: 300 })).toMatchObject({ track: geometry.trackLarge, height: 30 });
+    expect(layout([operation(1), operation(2)], new Map(), view, all)).toMatchObject({ track: geometry.track, height: 40 });
+  });
+
   it('finds bars and lanes by their places', () => {
     const found = layout([operation(1, { vm: 'a' }), operation(2, { vm: 'b' })], new Map(), view, all);
     const second = found.lanes[1];
@@ -96,14 +101,5 @@ describe('the timeline', () => {
       { on: 'a', ns: 60 },
       { on: 'b', ns: 50 },
     ]);
-  });
-
-  it('is laid out fast enough for each frame, for 2000 operations', () => {
-    const list = Array.from({ length: 2000 }, (_, id) => operation(id, { vm: `vm-${id % 400}`, started_ns: id / 2, ended_ns: id / 2 + 100 }));
-    const traces = new Map(list.map((it) => [it.id, trace(it, Array.from({ length: 12 }, (_, n) => step({ ready_ns: it.started_ns + n, started_ns: it.started_ns + n, ended_ns: it.started_ns + n + 5 })))]));
-    layout(list, traces, view, all);
-    const begin = performance.now();
-    layout(list, traces, view, all);
-    expect(performance.now() - begin).toBeLessThan(200);
   });
 });
