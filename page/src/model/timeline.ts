@@ -12,7 +12,7 @@ export interface View {
 
 export interface Bar {
   operation: number;
-  /** -1: the operation as a whole, whose steps are not known or too short to be drawn. */
+  /** Or `whole`: its steps are not known or too short to be drawn; or `waiting`: none of them is under way. */
   step: number;
   /** Waiting for a permit, or under way. */
   phase: 'waits' | 'runs';
@@ -25,6 +25,9 @@ export interface Bar {
   name: string;
 }
 
+export const whole = -1;
+export const waiting = -2;
+
 export interface Lane {
   name: string;
   top: number;
@@ -32,6 +35,7 @@ export interface Lane {
   bars: Bar[];
   /** Of operations, in order of time: for the keyboard. */
   operations: number[];
+  isOpen: boolean;
 }
 
 export interface Layout {
@@ -82,11 +86,13 @@ export function layout(
   const lanes: Lane[] = [];
   for (const [name, list] of byVm) {
     list.sort((a, b) => a.started_ns - b.started_ns);
-    lanes.push({ name, top: 0, height: 0, bars: laneBars(list, traces, view, options.now), operations: list.map((o) => o.id) });
+    const bars = laneBars(list, traces, view, options.now);
+    const isOpen = list.some((it) => it.ended_ns === null);
+    lanes.push({ name, top: 0, height: 0, bars, operations: list.map((it) => it.id), isOpen });
   }
-  // The newest first; a lane keeps its place while nothing new starts in it.
+  // What is in progress first, then the newest; a lane keeps its place while nothing begins or ends in it.
   const newest = (lane: Lane): number => lane.operations[lane.operations.length - 1] ?? 0;
-  lanes.sort((a, b) => newest(b) - newest(a));
+  lanes.sort((a, b) => Number(b.isOpen) - Number(a.isOpen) || newest(b) - newest(a));
   const large = stack(lanes, geometry.trackLarge);
   if (large <= options.height) return { lanes, height: large, track: geometry.trackLarge };
   return { lanes, height: stack(lanes, geometry.track), track: geometry.track };
@@ -119,6 +125,7 @@ function laneBars(operations: readonly Operation[], traces: ReadonlyMap<number, 
       const width = (span.start - span.ready) * scale;
       if (width >= 0.5) bars.push({ ...rest, phase: 'waits', x, width, failed: false, isOpen: false });
     }
+    if (span.step === waiting) continue;
     const x = (span.start - view.from) * scale;
     const width = Math.max(geometry.barMin, (span.end - span.start) * scale);
     if (x + width >= 0 && x <= view.width) {
@@ -143,7 +150,7 @@ function spansOf(operation: Operation, trace: Trace | undefined, scale: number, 
     return [
       {
         operation: operation.id,
-        step: -1,
+        step: whole,
         kind: 'operation',
         ready: operation.started_ns,
         start: operation.started_ns,
@@ -154,7 +161,7 @@ function spansOf(operation: Operation, trace: Trace | undefined, scale: number, 
       },
     ];
   }
-  return trace.steps.map((step, index) => {
+  const spans = trace.steps.map((step, index): Span => {
     const isOpen = step.ended_ns === null && operation.ended_ns === null;
     return {
       operation: operation.id,
@@ -168,6 +175,16 @@ function spansOf(operation: Operation, trace: Trace | undefined, scale: number, 
       name: step.name,
     };
   });
+  if (operation.ended_ns === null && !spans.some((it) => it.isOpen)) spans.push(waitOf(operation, spans, now));
+  return spans;
+}
+
+/** Steps are told once they begin: while none is under way, the next ones wait for permits. */
+function waitOf(operation: Operation, spans: readonly Span[], now: number): Span {
+  const since = Math.max(...spans.map((it) => it.end));
+  const name = operation.waits_for?.join(', ') ?? '';
+  const id = operation.id;
+  return { operation: id, step: waiting, kind: 'operation', ready: since, start: now, end: now, failed: false, isOpen: true, name };
 }
 
 /** The bar at a place of the canvas. */

@@ -123,6 +123,7 @@ function drawBar(
     context.fillStyle = look.muted;
     context.fillRect(x, y + 1, width, 1);
     context.fillRect(x, y + height - 2, width, 1);
+    if (height >= geometry.trackLarge && width > 60) drawName(context, bar.name, x, at.x, width, y + height / 2, look.text, look.surface);
     return;
   }
   const colour = bar.failed ? look.bad : (look.colours[bar.kind] ?? look.muted);
@@ -133,15 +134,36 @@ function drawBar(
     context.fillRect(x + width - 2, y - 1, 2, height + 2);
   }
   if (height >= geometry.trackLarge && width > 24) {
-    context.textAlign = 'left';
-    context.fillStyle = inkOn(colour);
-    const room = Math.min(width, context.canvas.clientWidth - x) - 10;
-    if (room > 14) context.fillText(shortened(context, bar.name, room), Math.max(x, at.x) + 5, y + height / 2 + 0.5);
+    drawName(context, bar.name, x, at.x, width, y + height / 2, inkOn(colour));
   }
   if (at.isChosen) {
     context.fillStyle = look.focus;
     context.fillRect(x, y + height - 2, width, 2);
   }
+}
+
+/** In the part of a bar that is in view. */
+function drawName(
+  context: CanvasRenderingContext2D,
+  name: string,
+  x: number,
+  edge: number,
+  width: number,
+  middle: number,
+  ink: string,
+  under?: string,
+): void {
+  const left = Math.max(x, edge);
+  const room = Math.min(x + width, context.canvas.clientWidth) - left - 10;
+  if (room < 14) return;
+  const text = shortened(context, name, room);
+  context.textAlign = 'left';
+  if (under !== undefined) {
+    context.fillStyle = under;
+    context.fillRect(left + 3, middle - 7, context.measureText(text).width + 4, 14);
+  }
+  context.fillStyle = ink;
+  context.fillText(text, left + 5, middle + 0.5);
 }
 
 /** Black or white, what is read better on a colour. */

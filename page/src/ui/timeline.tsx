@@ -32,7 +32,7 @@ export function Timeline(props: TimelineProps) {
   const [size, setSize] = createSignal({ width: 800, height: 300 });
   const labels = (): number => (isNarrow() ? 84 : 130);
   let view: View = { from: 0, to: props.span, width: 600 };
-  let shown: Layout = { lanes: [], height: 0 };
+  let shown: Layout = { lanes: [], height: 0, track: geometry.track };
   let look: Look | undefined;
 
   const follow = (): void => {

@@ -59,7 +59,7 @@ export function HostView() {
           <Show when={limits.value()} fallback={<Loading what="limits" />}>
             {(now) => (
               <>
-                <Meter label="Under way" value={now().under_way} max={now().host} text={`${now().under_way}; ${now().host} of a kind at most`} />
+                <Meter label="Under way" value={now().under_way} max={now().host} text={`${now().under_way}, at most ${now().host} of a kind`} />
                 <dl class="facts">
                   <dt>Waiting for a permit</dt>
                   <dd class="num">{now().waiting}</dd>

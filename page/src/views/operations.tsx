@@ -3,6 +3,7 @@ import { isClockKnown, nowNs, readOperations, seen, traces } from '../api/operat
 import { wordsOf } from '../api/client';
 import { duration } from '../model/format';
 import { stepKinds } from '../model/kinds';
+import { waiting } from '../model/timeline';
 import type { Operation } from '../model/types';
 import { go, route } from '../router';
 import { Loading, Problem } from '../ui/notice';
@@ -35,6 +36,7 @@ export function OperationsView() {
   const describe = (id: number, index: number): string => {
     const operation = seen().get(id);
     if (!operation) return '';
+    if (index === waiting) return `${operation.vm}, ${operation.what}: waits for a permit: ${operation.waits_for?.join(', ') ?? ''}`;
     const step = traces().get(id)?.steps[index];
     const name = `${operation.vm}, ${operation.what}`;
     if (!step) {

@@ -48,6 +48,20 @@ describe('the timeline', () => {
     ]);
   });
 
+  it('draws an operation of which nothing is under way as waiting', () => {
+    const open = operation(1, { ended_ns: null, waits_for: ['attach disk 51712'] });
+    const bars = layout([open], new Map([[1, trace(open, [step({ ended_ns: 300 })])]]), view, all).lanes[0]?.bars;
+    expect(bars?.map((it) => [it.phase, it.x, it.width, it.name])).toEqual([
+      ['runs', 0, 300, 'build'],
+      ['waits', 300, 700, 'attach disk 51712'],
+    ]);
+  });
+
+  it('has what is in progress first', () => {
+    const found = layout([operation(1, { ended_ns: null }), operation(2)], new Map(), view, all);
+    expect(found.lanes.map((it) => it.operations[0])).toEqual([1, 2]);
+  });
+
   it('draws what has not ended up to now', () => {
     const open = operation(1, { started_ns: 400, ended_ns: null });
     expect(layout([open], new Map(), view, { ...all, now: 900 }).lanes[0]?.bars[0]).toMatchObject({ x: 400, width: 500, isOpen: true });
