@@ -20,9 +20,9 @@ export function mib(n: number | null | undefined): string {
 /** A length of time, with some three digits. */
 export function duration(ns: number): string {
   if (ns < 0) return '0';
-  if (ns < 1e3) return `${Math.round(ns)} ns`;
-  if (ns < 1e6) return `${three(ns / 1e3)} µs`;
-  if (ns < 1e9) return `${three(ns / 1e6)} ms`;
+  if (ns < 999.5) return `${Math.round(ns)} ns`;
+  if (ns < 999.5e3) return `${three(ns / 1e3)} µs`;
+  if (ns < 999.5e6) return `${three(ns / 1e6)} ms`;
   if (ns < 60e9) return `${three(ns / 1e9)} s`;
   const seconds = Math.floor(ns / 1e9);
   if (seconds < 3600) return `${Math.floor(seconds / 60)} min ${seconds % 60} s`;

@@ -118,7 +118,8 @@ function laneBars(operations: readonly Operation[], traces: ReadonlyMap<number, 
   const ends: number[] = [];
   const bars: Bar[] = [];
   for (const span of spans) {
-    const track = place(ends, span.ready, Math.max(span.end, span.ready + geometry.barMin / scale));
+    // Steps that are too short to be seen overlap on one track, rather than taking one each.
+    const track = place(ends, span.ready, span.end);
     const rest = { operation: span.operation, step: span.step, kind: span.kind, name: span.name, track };
     if (span.start > span.ready) {
       const x = (span.ready - view.from) * scale;

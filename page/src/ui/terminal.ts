@@ -1,6 +1,6 @@
 import { Terminal } from '@xterm/xterm';
 import '@xterm/xterm/css/xterm.css';
-import { dropSheets, tameDocument, whileTame } from './sheets';
+import { tameStyles } from './sheets';
 
 export interface Open {
   write: (data: string | Uint8Array) => void;
@@ -10,8 +10,8 @@ export interface Open {
 
 /** A terminal that fills `place`. */
 export function openTerminal(place: HTMLElement, onData: (data: Uint8Array) => void): Open {
+  const untame = tameStyles();
   const terminal = new Terminal({
-    documentOverride: tameDocument(document),
     fontFamily: "ui-monospace, 'SF Mono', 'Cascadia Mono', 'DejaVu Sans Mono', 'Liberation Mono', monospace",
     fontSize: 13,
     scrollback: 5000,
@@ -19,7 +19,7 @@ export function openTerminal(place: HTMLElement, onData: (data: Uint8Array) => v
   });
   // Who uses the keyboard must be able to leave.
   terminal.attachCustomKeyEventHandler((event) => !(event.key === 'Tab' && event.shiftKey));
-  whileTame(document, () => terminal.open(place));
+  terminal.open(place);
   const encoder = new TextEncoder();
   terminal.onData((data) => onData(encoder.encode(data)));
   terminal.onBinary((data) => onData(Uint8Array.from(data, (c) => c.charCodeAt(0) & 255)));
@@ -41,7 +41,7 @@ export function openTerminal(place: HTMLElement, onData: (data: Uint8Array) => v
       observer.disconnect();
       terminal.dispose();
       place.replaceChildren();
-      dropSheets();
+      untame();
     },
   };
 }

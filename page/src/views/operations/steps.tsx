@@ -1,7 +1,7 @@
 import { For, Show, createEffect, createMemo, createSignal, onCleanup } from 'solid-js';
 import { wordsOf } from '../../api/client';
 import { readTrace, seen, traces, unixMsOf } from '../../api/operations';
-import { duration, plainNumber, when } from '../../model/format';
+import { count, duration, plainNumber, when } from '../../model/format';
 import { kindOf } from '../../model/kinds';
 import { waits } from '../../model/timeline';
 import type { Step, Trace } from '../../model/types';
@@ -81,7 +81,7 @@ function Summary(props: { trace: Trace }) {
       <For each={waited().slice(0, 3)}>{(it) => ` Waited ${duration(it.ns)} for ${it.on}.`}</For>
       <Show when={cost()}>
         {(it) =>
-          ` ${plainNumber(Object.values(it().hypercalls).reduce((sum, n) => sum + n, 0))} hypercalls, ${plainNumber(it().store_messages)} messages to the store.`
+          ` ${count(Object.values(it().hypercalls).reduce((sum, n) => sum + n, 0), 'hypercall')}, ${count(it().store_messages, 'message')} to the store.`
         }
       </Show>
     </p>

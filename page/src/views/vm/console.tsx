@@ -75,7 +75,7 @@ export function Console(props: { vm: Vm }) {
       <Show when={state() === 'closed'}>
         <Problem>{why() || 'The console was closed. It may be that the VM has none, or that it has stopped.'}</Problem>
       </Show>
-      <div class="terminal" ref={place} />
+      <div class="console" ref={place} />
     </section>
   );
 }
