@@ -10,15 +10,22 @@ use lexopt::prelude::*;
 
 use lab::{Outcome, Store, cargo, times};
 
+mod web;
+
+use web::Web;
+
 const HELP: &str = "\
 cargo xtask demo          20 VMs on a real Xen in QEMU, by Xylem and then by xl
 cargo xtask demo --sim    1000 VMs on a simulated host, in seconds, without root or QEMU
+cargo xtask demo --web    1000 VMs on a simulated host that lives on, and the web page before it
 
   --vms N     simulated VMs (default 1000)
   --seed N    seed of the simulation (default 1); the same seed prints the same trace
   --trace     print the simulation's whole trace
+  --port N    where the web page is served on 127.0.0.1 (default 8470)
+  --for S     end after so many seconds
 
-Both draw the timeline of a boot storm, and leave it as a picture in target/.";
+The first two draw the timeline of a boot storm, and leave it as a picture in target/.";
 
 /// Names of times that are remembered.
 const PROGRAMS: &str = "demo: programs";
@@ -33,10 +40,16 @@ const BOOT_LIMIT: Duration = Duration::from_secs(1200);
 /// Neither the lab nor the simulation can run.
 pub(crate) fn main(parser: &mut lexopt::Parser) -> Result<ExitCode> {
     let mut simulated = false;
+    let mut web = None;
     let mut passed_on = Vec::new();
     while let Some(argument) = parser.next()? {
         match argument {
             Long("sim") => simulated = true,
+            Long("web") => drop(web.get_or_insert_with(Web::default)),
+            Long("port") => web.get_or_insert_with(Web::default).port = parser.value()?.parse()?,
+            Long("for") => {
+                web.get_or_insert_with(Web::default).seconds = Some(parser.value()?.parse()?);
+            }
             Long("trace") => passed_on.push("--trace".to_owned()),
             Long(name @ ("vms" | "seed")) => {
                 let name = format!("--{name}");
@@ -50,6 +63,10 @@ pub(crate) fn main(parser: &mut lexopt::Parser) -> Result<ExitCode> {
         }
     }
     let passed_on: Vec<&str> = passed_on.iter().map(String::as_str).collect();
+    if let Some(web) = web {
+        ensure!(!simulated && !passed_on.contains(&"--trace"), "--web has no --sim and no --trace");
+        return web.show(&passed_on);
+    }
     if simulated || !passed_on.is_empty() {
         simulate(&passed_on)?;
         return Ok(ExitCode::SUCCESS);

@@ -13,6 +13,7 @@ mod layouts;
 mod messages;
 mod moves;
 mod package;
+mod page;
 mod tidy;
 mod worlds;
 
