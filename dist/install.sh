@@ -30,7 +30,7 @@ case ${1:-} in
                 *) cp "$here/files/$file" "$root/$file.new" && mv "$root/$file.new" "$root/$file" ;;
             esac
         done
-        chmod 755 "$root/sbin/xylemd" "$root/sbin/xylem-xenstored" "$root/bin/xy" "$root/libexec/xylem/auto-start" \
+        chmod 755 "$root/sbin/xylemd" "$root/sbin/xylem-xenstored" "$root/sbin/xylem-web" "$root/bin/xy" "$root/libexec/xylem/auto-start" \
             "$root/libexec/xylem-xenstored/reconnect-consoled"
         scripts | while read -r script; do
             mkdir -p "${DESTDIR:-}/etc/init.d"

@@ -20,7 +20,7 @@ use lab::{cargo, workspace};
 const HELP: &str = "\
 cargo xtask package [--check]
 
-Builds xylem-xenstored_*.deb, xylem_*.deb and xylem-*.tar.xz below the target directory, in `package`: the
+Builds xylem-xenstored_*.deb, xylem_*.deb, xylem-web_*.deb and xylem-*.tar.xz below the target directory, in `package`: the
 programs (static, with link-time optimisation), units, manual pages, completion, licences and an SBOM.
 
   --check    build everything a second time, from nothing, and compare; run lintian";
@@ -34,11 +34,13 @@ const NEEDS: [(&str, &str); 3] = [
 const LINTIAN: (&str, &str) = ("/usr/bin/lintian", "lintian");
 
 /// Packages of the workspace, their programs, and where these go.
-const PROGRAMS: [(&str, &str, &str, &str); 3] = [
+const PROGRAMS: [(&str, &str, &str, &str); 4] = [
     ("xenstored", "xylem-xenstored", "sbin", "xylem-xenstored"),
     ("xylemd", "xylemd", "sbin", "xylem"),
     ("xy", "xy", "bin", "xylem"),
+    ("web", "xylem-web", "sbin", "xylem-web"),
 ];
+const PACKAGES: [&str; 3] = ["xylem-xenstored", "xylem", "xylem-web"];
 
 pub(crate) fn main(parser: &mut lexopt::Parser) -> Result<ExitCode> {
     let mut checks = false;
@@ -137,6 +139,7 @@ fn git(words: &[&str]) -> Result<String> {
 
 /// Builds and packs all, and returns the files.
 fn make(release: &Release, folder: &Path, programs: &str) -> Result<Vec<PathBuf>> {
+    crate::page::build()?;
     let built = build(release, programs)?;
     if folder.exists() && folder.join("source").exists() {
         fs::remove_dir_all(folder.join("source"))?;
@@ -199,6 +202,7 @@ fn stage(release: &Release, built: &Path, staging: &Path) -> Result<()> {
     for (package, program, about) in [
         ("xylem", "xylemd", "toolstack daemon for Xen hosts"),
         ("xylem-xenstored", "xylem-xenstored", "store daemon for Xen hosts"),
+        ("xylem-web", "xylem-web", "web page and API of Xen hosts"),
     ] {
         let help = String::from_utf8(said(&built.join(program), &["--help"])?)?;
         let page = daemons_page(program, about, &help);
@@ -212,9 +216,10 @@ fn stage(release: &Release, built: &Path, staging: &Path) -> Result<()> {
         put(&staging.join(path), &fs::read(workspace().join("dist").join(script))?, 0o755)?;
     }
     let notices = notices::of_programs(&PROGRAMS.map(|(package, ..)| package), &release.version)?;
-    for package in ["xylem", "xylem-xenstored"] {
+    for package in PACKAGES {
         let folder = staging.join(package).join("usr/share/doc").join(package);
-        put(&folder.join("third-party"), notices.text.as_bytes(), 0o644)?;
+        let page = if package == "xylem-web" { notices::of_page()? } else { String::new() };
+        put(&folder.join("third-party"), format!("{}{page}", notices.text).as_bytes(), 0o644)?;
         put(&folder.join("sbom.cdx.json"), notices.sbom.as_bytes(), 0o644)?;
     }
     for document in fs::read_dir(workspace().join("docs"))? {
@@ -276,6 +281,9 @@ fn debian(release: &Release, folder: &Path, source: &Path) -> Result<Vec<PathBuf
         ("xylemd.socket", "xylem.xylemd.socket"),
         ("xylem-auto.service", "xylem.xylem-auto.service"),
         ("xylem-host-shutdown.service", "xylem.xylem-host-shutdown.service"),
+        ("xylem-web.service", "xylem-web.service"),
+        ("xylem-web.sysusers", "xylem-web.sysusers"),
+        ("xylem-web.tmpfiles", "xylem-web.tmpfiles"),
     ] {
         fs::copy(dist.join(unit), debian.join(name)).with_context(|| unit.to_owned())?;
     }
@@ -307,8 +315,7 @@ fn debian(release: &Release, folder: &Path, source: &Path) -> Result<Vec<PathBuf
             String::from_utf8_lossy(&output.stderr)
         );
     }
-    let made =
-        ["xylem-xenstored", "xylem"].map(|name| folder.join(format!("{name}_{version}_amd64.deb")));
+    let made = PACKAGES.map(|name| folder.join(format!("{name}_{version}_amd64.deb")));
     for file in &made {
         ensure!(file.exists(), "there is no {}", file.display());
     }
@@ -336,7 +343,7 @@ fn tarball(release: &Release, folder: &Path, staging: &Path) -> Result<PathBuf> 
     if tree.exists() {
         fs::remove_dir_all(&tree)?;
     }
-    for package in ["xylem-xenstored", "xylem"] {
+    for package in PACKAGES {
         copy_all(&staging.join(package).join("usr"), &tree.join("files"))?;
     }
     let dist = workspace().join("dist");
@@ -346,13 +353,16 @@ fn tarball(release: &Release, folder: &Path, staging: &Path) -> Result<PathBuf> 
         ("xylemd.socket", "xylemd.socket"),
         ("xylem-auto.service", "xylem-auto.service"),
         ("xylem-host-shutdown.service", "xylem-host-shutdown.service"),
+        ("xylem-web.service", "xylem-web.service"),
     ] {
         put(&tree.join("files/lib/systemd/system").join(name), &fs::read(dist.join(unit))?, 0o644)?;
     }
-    for name in ["xylem-xenstored", "xylem"] {
+    for name in PACKAGES {
         let users = fs::read(dist.join(format!("{name}.sysusers")))?;
         put(&tree.join(format!("files/lib/sysusers.d/{name}.conf")), &users, 0o644)?;
     }
+    let folders = fs::read(dist.join("xylem-web.tmpfiles"))?;
+    put(&tree.join("files/lib/tmpfiles.d/xylem-web.conf"), &folders, 0o644)?;
     for script in fs::read_dir(dist.join("openrc"))? {
         let script = script?.path();
         put(&tree.join("openrc").join(name_of(&script)), &fs::read(&script)?, 0o755)?;

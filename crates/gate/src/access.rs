@@ -171,8 +171,9 @@ impl Access {
         const NOBODY: &str = "$argon2id$v=19$m=19456,t=2,p=1$AAAAAAAAAAAAAAAAAAAAAA$AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA";
         let known = self.users.get(name);
         let hash = known.map_or(NOBODY, |(_, hash)| hash);
-        let is_right = PasswordHash::new(hash)
-            .is_ok_and(|hash| Argon2::default().verify_password(password.as_bytes(), &hash).is_ok());
+        let is_right = PasswordHash::new(hash).is_ok_and(|hash| {
+            Argon2::default().verify_password(password.as_bytes(), &hash).is_ok()
+        });
         known.filter(|_| is_right).map(|(who, _)| who).filter(|who| who.is_valid(now_s))
     }
 
@@ -237,13 +238,7 @@ pub fn without(text: &str, name: &str) -> Option<String> {
 /// The password cannot be hashed: it is too long.
 pub fn hash_password(password: &str, salt: &[u8; 16]) -> Result<String, String> {
     let hash = Argon2::default()
-        .hash_password_customized(
-            password.as_bytes(),
-            salt,
-            None,
-            None,
-            argon2::Params::default(),
-        )
+        .hash_password_customized(password.as_bytes(), salt, None, None, argon2::Params::default())
         .map_err(|error| error.to_string())?;
     Ok(hash.to_string())
 }
@@ -332,10 +327,7 @@ mod tests {
             (format!("token b root never {hash}"), r#""root" is no role"#),
             (format!("token b viewer soon {hash}"), r#""soon" is no time"#),
             (format!("token a viewer never {hash}"), "there is another client named a"),
-            (
-                "token b viewer never 00".to_owned(),
-                "the hash is not one of 64 hexadecimal digits",
-            ),
+            ("token b viewer never 00".to_owned(), "the hash is not one of 64 hexadecimal digits"),
         ] {
             let error = Access::parse(&format!("{ok}{line}\n")).unwrap_err();
             assert_eq!((error.line, &*error.problem), (2, problem));

@@ -31,7 +31,9 @@ pub struct Record {
 pub enum AuditError {
     #[error("line {line} cannot be read: {problem}")]
     Unreadable { line: usize, problem: String },
-    #[error("line {line} does not follow the one before it: one of them was changed, or lines between them were removed")]
+    #[error(
+        "line {line} does not follow the one before it: one of them was changed, or lines between them were removed"
+    )]
     Broken { line: usize },
 }
 
@@ -81,15 +83,15 @@ pub fn check_chain(text: &str, last_before: Option<&str>) -> Result<u64, AuditEr
     let mut chain = last_before.map(Chain::after);
     let mut count = 0;
     for (at, line) in text.lines().enumerate() {
-        let unreadable =
-            |problem: String| AuditError::Unreadable { line: at + 1, problem };
+        let unreadable = |problem: String| AuditError::Unreadable { line: at + 1, problem };
         let record: Record =
             serde_json::from_str(line).map_err(|error| unreadable(error.to_string()))?;
-        let follows = chain.as_ref().is_none_or(|chain| {
-            record.number == chain.number + 1 && record.before == chain.before
-        });
+        let follows = chain
+            .as_ref()
+            .is_none_or(|chain| record.number == chain.number + 1 && record.before == chain.before);
         // The first line of a whole log follows on none.
-        let begins = chain.is_some() || record.number > 1 || record.before == Chain::default().before;
+        let begins =
+            chain.is_some() || record.number > 1 || record.before == Chain::default().before;
         if !follows || !begins {
             return Err(AuditError::Broken { line: at + 1 });
         }

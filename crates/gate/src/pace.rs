@@ -73,7 +73,8 @@ mod tests {
         pace.take("b", now).unwrap();
         pace.take("a", now + SECOND / 10).unwrap();
         pace.take("a", now + SECOND / 10).unwrap_err();
-        let asked = (0..100u64).filter(|at| pace.take("a", now + SECOND + at * SECOND / 20).is_ok());
+        let asked =
+            (0..100u64).filter(|at| pace.take("a", now + SECOND + at * SECOND / 20).is_ok());
         assert_eq!(asked.count(), 54, "5 at once, and 10 in each of 5 seconds");
     }
 

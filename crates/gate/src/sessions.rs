@@ -93,7 +93,8 @@ mod tests {
     fn a_client_has_so_many_sessions_and_takes_none_of_others() {
         let mut sessions = Sessions::default();
         let other = sessions.begin("bob", &[255; 32], 0);
-        let keys: Vec<_> = (0..33u8).map(|n| sessions.begin("ann", &[n; 32], u64::from(n))).collect();
+        let keys: Vec<_> =
+            (0..33u8).map(|n| sessions.begin("ann", &[n; 32], u64::from(n))).collect();
         assert_eq!(sessions.go_on(&keys[0], 40), None);
         assert_eq!(sessions.go_on(&keys[1], 40), Some("ann"));
         assert_eq!(sessions.go_on(&other, 40), Some("bob"));

@@ -112,15 +112,12 @@ pub(crate) fn stranger(shared: &Shared, address: IpAddr) -> Result<(), Problem> 
     })
 }
 
-fn identify(
-    shared: &Shared,
-    headers: &HeaderMap,
-    peer: &Peer,
-) -> Result<Option<Caller>, Problem> {
+fn identify(shared: &Shared, headers: &HeaderMap, peer: &Peer) -> Result<Option<Caller>, Problem> {
     let now_s = unix_s();
     let known = |who: Who, session| Some(Caller { who, address: peer.address, session });
     if let Some(given) = headers.get(header::AUTHORIZATION) {
-        let token = given.to_str().ok().and_then(|it| it.strip_prefix("Bearer ")).unwrap_or_default();
+        let token =
+            given.to_str().ok().and_then(|it| it.strip_prefix("Bearer ")).unwrap_or_default();
         return by_token(shared, token.trim(), peer.address).map(|who| known(who, None));
     }
     if let Some(key) = cookie(headers) {
@@ -130,7 +127,8 @@ fn identify(
         return Ok(who.and_then(|who| known(who, Some(key))));
     }
     let certificate = peer.certificate.as_ref();
-    let who = certificate.and_then(|der| shared.with_access(|it| it.certificate(der, now_s).cloned()));
+    let who =
+        certificate.and_then(|der| shared.with_access(|it| it.certificate(der, now_s).cloned()));
     Ok(who.and_then(|who| known(who, None)))
 }
 

@@ -30,7 +30,8 @@ impl Audit {
     pub(crate) fn open(path: &Path) -> Result<Self> {
         let mut options = File::options();
         options.read(true).append(true).create(true).mode(0o640);
-        let mut file = options.open(path).with_context(|| format!("cannot open {}", path.display()))?;
+        let mut file =
+            options.open(path).with_context(|| format!("cannot open {}", path.display()))?;
         let bytes = file.metadata()?.len();
         file.seek(SeekFrom::Start(bytes.saturating_sub(LINE_BYTES_MAX)))?;
         let mut end = String::new();

@@ -29,7 +29,9 @@ pub(crate) fn run(file: &Path, what: Change) -> Result<()> {
             Ok(())
         }
         Change::Remove(name) => {
-            let Some(rest) = without(&text, &name) else { bail!("there is no client named {name}") };
+            let Some(rest) = without(&text, &name) else {
+                bail!("there is no client named {name}")
+            };
             replace(file, &rest)
         }
         Change::AddToken(new) => {
@@ -79,13 +81,14 @@ fn add(file: &Path, text: &str, new: &New, secret: &Secret) -> Result<()> {
     replace(file, &text)
 }
 
-/// Replaces the file as a whole. Its owner and mode stay.
+/// Replaces the file as a whole. Its owner and mode stay; a new one is for the group of its folder to read, which is that of
+/// the user as whom `xylem-web` runs.
 fn replace(file: &Path, text: &str) -> Result<()> {
     let new = file.with_extension("new");
     let write = || {
         let before = fs::metadata(file).ok();
         let _left_over = fs::remove_file(&new);
-        let mut to = File::options().write(true).create_new(true).mode(0o600).open(&new)?;
+        let mut to = File::options().write(true).create_new(true).mode(0o640).open(&new)?;
         to.write_all(text.as_bytes())?;
         if let Some(before) = before {
             fchown(&to, Some(before.uid()), Some(before.gid()))?;

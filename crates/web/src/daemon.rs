@@ -10,12 +10,14 @@ use tokio::net::UnixStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
-/// Requests to the daemon at a time: of its connections half stay for others.
-const CALLS_MAX: usize = 96;
+/// Requests to the daemon at a time, of which one follows its objects. It gives a user who is no admin 32 connections.
+const CALLS_MAX: usize = 30;
 /// Connections that are kept for later requests.
 const IDLE_MAX: usize = 16;
-/// How long a request waits for its turn.
+/// How long a request waits for its turn if a client waits for it.
 const TURN_WAIT: Duration = Duration::from_secs(5);
+/// And if nobody does.
+const LONG_TURN_WAIT: Duration = Duration::from_secs(600);
 
 /// Why there is no reply.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
@@ -48,7 +50,25 @@ impl Daemon {
         request: &Request,
         role: Role,
     ) -> Result<Call, CallError> {
-        let turn = timeout(TURN_WAIT, Arc::clone(&self.turns).acquire_owned()).await;
+        self.begin_within(TURN_WAIT, request, role).await
+    }
+
+    /// As `begin`, for a task.
+    pub(crate) async fn begin_patiently(
+        self: &Arc<Self>,
+        request: &Request,
+        role: Role,
+    ) -> Result<Call, CallError> {
+        self.begin_within(LONG_TURN_WAIT, request, role).await
+    }
+
+    async fn begin_within(
+        self: &Arc<Self>,
+        wait: Duration,
+        request: &Request,
+        role: Role,
+    ) -> Result<Call, CallError> {
+        let turn = timeout(wait, Arc::clone(&self.turns).acquire_owned()).await;
         let turn = turn.map_err(|_| CallError::Busy)?.map_err(|_| CallError::Busy)?;
         let mut stream = match self.kept() {
             Some(stream) => stream,
@@ -77,9 +97,9 @@ impl Daemon {
 
     async fn connect(&self) -> Result<BufReader<UnixStream>, CallError> {
         let stream = UnixStream::connect(&self.path).await;
-        stream.map(BufReader::new).map_err(|error| {
-            CallError::Unreachable(format!("{}: {error}", self.path.display()))
-        })
+        stream
+            .map(BufReader::new)
+            .map_err(|error| CallError::Unreachable(format!("{}: {error}", self.path.display())))
     }
 
     /// An idle connection that the daemon has not closed.

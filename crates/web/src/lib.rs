@@ -64,7 +64,8 @@ fn run(command: Command) -> Result<()> {
         Command::CheckLog(path) => {
             let text = std::fs::read_to_string(&path)
                 .with_context(|| format!("cannot read {}", path.display()))?;
-            let lines = gate::check_chain(&text, None).with_context(|| path.display().to_string())?;
+            let lines =
+                gate::check_chain(&text, None).with_context(|| path.display().to_string())?;
             println!("{}: {lines} lines, none changed or missing", path.display());
             Ok(())
         }
@@ -156,7 +157,9 @@ async fn serve(options: Serve) -> Result<()> {
 async fn listen(options: &Serve) -> Result<TcpListener> {
     let address = options.listen;
     if options.tls.is_none() && !address.ip().is_loopback() {
-        bail!("{address}: without TLS only a loopback address is served; give --certificate and --key");
+        bail!(
+            "{address}: without TLS only a loopback address is served; give --certificate and --key"
+        );
     }
     TcpListener::bind(address).await.with_context(|| format!("cannot listen on {address}"))
 }

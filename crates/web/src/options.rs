@@ -20,7 +20,7 @@ Serves Xylem to remote clients: a REST API, events, and a web page.
       --key FILE            Its private key, in PEM
       --make-certificate    Make both, if they are missing, signed by itself
       --client-ca FILE      Signs the certificates of clients, in PEM
-      --clients FILE        Who is let in (/etc/xylem/web-clients)
+      --clients FILE        Who is let in (/etc/xylem-web/clients)
       --log FILE            What clients have done, each line with the hash of
                             the one before it
       --socket FILE         xylemd's (/run/xylem/xylemd.sock)
@@ -39,7 +39,7 @@ ROLE is viewer, operator or admin. All take --clients FILE.
 ";
 
 /// Where clients are written down.
-const CLIENTS: &str = "/etc/xylem/web-clients";
+const CLIENTS: &str = "/etc/xylem-web/clients";
 
 #[derive(Debug)]
 pub(crate) struct TlsFiles {
@@ -130,7 +130,8 @@ impl Given {
             "listen" => {
                 let text = parser.value()?.string()?;
                 let address = text.parse();
-                self.listen = Some(address.with_context(|| format!("{text:?} is no address with a port"))?);
+                self.listen =
+                    Some(address.with_context(|| format!("{text:?} is no address with a port"))?);
             }
             "certificate" => self.certificate = Some(parser.value()?.into()),
             "key" => self.key = Some(parser.value()?.into()),
@@ -227,7 +228,10 @@ mod tests {
             ("--frob", "there is no option --frob; see --help"),
             ("frob", "\"frob\" is nothing to do; see --help"),
             ("client add-token a", "say what it may do: --role viewer, operator or admin"),
-            ("client add-token a --role root", "\"root\" is no role; there are viewer, operator and admin"),
+            (
+                "client add-token a --role root",
+                "\"root\" is no role; there are viewer, operator and admin",
+            ),
             ("client add-certificate a --role viewer", "give --certificate FILE"),
         ] {
             assert_eq!(of(line).unwrap_err().to_string(), expected, "{line}");

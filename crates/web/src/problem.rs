@@ -57,11 +57,9 @@ impl From<CallError> for Problem {
         let detail = error.to_string();
         match error {
             CallError::Unreachable(_) => Self::new(StatusCode::BAD_GATEWAY, detail),
-            CallError::Busy => Self {
-                status: StatusCode::SERVICE_UNAVAILABLE,
-                detail,
-                retry_after_s: Some(1),
-            },
+            CallError::Busy => {
+                Self { status: StatusCode::SERVICE_UNAVAILABLE, detail, retry_after_s: Some(1) }
+            }
             CallError::Refused(why) if why.starts_with("not permitted") => Self::forbidden(detail),
             CallError::Refused(_) => Self::new(StatusCode::CONFLICT, detail),
         }

@@ -58,7 +58,10 @@ pub(crate) fn router(shared: &Arc<Shared>) -> Router {
 }
 
 async fn not_allowed() -> Problem {
-    Problem::new(StatusCode::METHOD_NOT_ALLOWED, "this cannot be done with that; see /v1/openapi.json")
+    Problem::new(
+        StatusCode::METHOD_NOT_ALLOWED,
+        "this cannot be done with that; see /v1/openapi.json",
+    )
 }
 
 /// What browsers are told of every answer.
@@ -76,8 +79,6 @@ async fn protect(request: axum::extract::Request, next: middleware::Next) -> Res
     ] {
         headers.insert(name, HeaderValue::from_static(value));
     }
-    headers
-        .entry(header::CACHE_CONTROL)
-        .or_insert_with(|| HeaderValue::from_static("no-store"));
+    headers.entry(header::CACHE_CONTROL).or_insert_with(|| HeaderValue::from_static("no-store"));
     response
 }

@@ -1,19 +1,25 @@
 //! Tasks, and what runs them.
 
 use std::collections::BTreeMap;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use api::{Answer, Request, Role};
 use gate::Tasks;
+use tokio::sync::Semaphore;
 use tokio::task::AbortHandle;
 
 use crate::daemon::CallError;
 use crate::shared::{Shared, lock, unix_ms};
 
+/// Tasks of one client that are with the daemon; further ones wait.
+const OF_A_CLIENT_MAX: usize = 8;
+
 #[derive(Debug, Default)]
 pub(crate) struct Running {
     pub(crate) tasks: Mutex<Tasks>,
     handles: Mutex<BTreeMap<u64, AbortHandle>>,
+    /// By client, of whom there are as many as in the file of clients.
+    lanes: Mutex<BTreeMap<String, Arc<Semaphore>>>,
 }
 
 impl Running {
@@ -36,22 +42,30 @@ pub(crate) struct Asks {
 }
 
 /// Starts a task. `None` if there are too many.
-pub(crate) fn start(
-    shared: &std::sync::Arc<Shared>,
-    asks: Asks,
-    request: Request,
-) -> Option<u64> {
+pub(crate) fn start(shared: &Arc<Shared>, asks: Asks, request: Request) -> Option<u64> {
     let what = api::name_of(&request);
     let number = lock(&shared.tasks.tasks).begin(&what, &asks.who, unix_ms())?;
-    let for_task = std::sync::Arc::clone(shared);
+    let for_task = Arc::clone(shared);
+    let lane = Arc::clone(
+        lock(&shared.tasks.lanes)
+            .entry(asks.who.clone())
+            .or_insert_with(|| Arc::new(Semaphore::new(OF_A_CLIENT_MAX))),
+    );
     // The lock is held until the handle is there, so that the task's end finds it.
     let mut handles = lock(&shared.tasks.handles);
     let handle = tokio::spawn(async move {
         let shared = for_task;
+        let _lane = lane.acquire_owned().await;
         let result = run(&shared, number, &request, asks.role).await;
         let words = result.as_ref().map_or_else(ToString::to_string, |_| "ok".to_owned());
         if Role::needed(&request) > Role::Viewer {
-            shared.audit.note(&asks.who, &asks.from, &what, &crate::routes::subject(&request), &words);
+            shared.audit.note(
+                &asks.who,
+                &asks.from,
+                &what,
+                &crate::routes::subject(&request),
+                &words,
+            );
         }
         let result = result.map_err(|error| error.to_string());
         lock(&shared.tasks.tasks).end(number, result, unix_ms());
@@ -67,7 +81,7 @@ async fn run(
     request: &Request,
     role: Role,
 ) -> Result<api::Reply, CallError> {
-    let mut call = shared.daemon.begin(request, role).await?;
+    let mut call = shared.daemon.begin_patiently(request, role).await?;
     loop {
         match call.next().await? {
             Answer::Ok(reply) => return Ok(reply),

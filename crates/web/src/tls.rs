@@ -68,8 +68,7 @@ fn write(path: &Path, mode: u32, bytes: &[u8]) -> Result<()> {
     let new = path.with_extension("new");
     let write = || {
         let _left_over = fs::remove_file(&new);
-        let mut file =
-            fs::File::options().write(true).create_new(true).mode(mode).open(&new)?;
+        let mut file = fs::File::options().write(true).create_new(true).mode(mode).open(&new)?;
         file.write_all(bytes)?;
         file.sync_all()?;
         fs::rename(&new, path)

@@ -7,7 +7,7 @@ use crate::problem::Problem;
 use crate::shared::lock;
 
 /// Of one client.
-const OF_A_CLIENT_MAX: usize = 32;
+const OF_A_CLIENT_MAX: usize = 10;
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Turns(Arc<Mutex<BTreeMap<String, usize>>>);

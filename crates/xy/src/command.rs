@@ -206,7 +206,9 @@ fn read_place(
         "--token-file" => place.token_file = Some(value()?.into()),
         "--ca" => place.ca = Some(value()?.into()),
         _ => {
-            return Err(Failure::usage(format!("{argument}: unknown global option; see 'xy help'")));
+            return Err(Failure::usage(format!(
+                "{argument}: unknown global option; see 'xy help'"
+            )));
         }
     }
     Ok(())

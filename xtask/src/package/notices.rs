@@ -166,3 +166,48 @@ fn sbom(packages: &[&Package], version: &str) -> Result<String> {
     });
     Ok(serde_json::to_string_pretty(&whole)? + "\n")
 }
+
+#[derive(Deserialize)]
+struct PageLock {
+    packages: BTreeMap<String, PagePackage>,
+}
+
+#[derive(Deserialize)]
+struct PagePackage {
+    version: Option<String>,
+    license: Option<String>,
+    /// It builds or tests the page, and is no part of it.
+    #[serde(default)]
+    dev: bool,
+}
+
+/// What the web page contains that others wrote, for people.
+pub(super) fn of_page() -> Result<String> {
+    let folder = crate::page::folder();
+    let lock = fs::read(folder.join("package-lock.json")).context("the page's packages")?;
+    let lock: PageLock = serde_json::from_slice(&lock).context("package-lock.json")?;
+    let mut text = String::from("\n\nThe web page contains these packages of npm's registry.\n");
+    for (path, package) in &lock.packages {
+        let Some(name) = path.rsplit("node_modules/").next().filter(|_| !path.is_empty()) else {
+            continue;
+        };
+        if package.dev {
+            continue;
+        }
+        let version = package.version.as_deref().unwrap_or_default();
+        let license = package.license.as_deref().unwrap_or("see below");
+        let _ = writeln!(text, "\n{}\n{name} {version}: {license}", "-".repeat(72));
+        let entries = fs::read_dir(folder.join(path));
+        let entries = entries.with_context(|| format!("{name} has not been brought"))?;
+        let mut texts: Vec<_> = entries.flatten().map(|it| it.path()).collect();
+        texts.retain(|it| {
+            let name = it.file_name().unwrap_or_default().to_string_lossy().to_uppercase();
+            TEXTS.iter().any(|start| name.starts_with(start)) && it.is_file()
+        });
+        texts.sort();
+        for path in texts {
+            let _ = writeln!(text, "\n{}", String::from_utf8_lossy(&fs::read(path)?));
+        }
+    }
+    Ok(text)
+}

@@ -107,8 +107,10 @@ impl Reader {
         if said_something || !self.knows_all {
             let cursor = &changes.cursor;
             let event = if changes.is_last { "current" } else { "more" };
-            let _infallible =
-                write!(piece, "event: {event}\nid: {cursor}\ndata: {{\"cursor\":\"{cursor}\"}}\n\n");
+            let _infallible = write!(
+                piece,
+                "event: {event}\nid: {cursor}\ndata: {{\"cursor\":\"{cursor}\"}}\n\n"
+            );
         }
         self.knows_all = changes.is_last;
         self.cursor = Some(changes.at);

@@ -83,7 +83,8 @@ pub(crate) async fn changes(
     let max = number(&query, "limit")?.unwrap_or(1000).clamp(1, PAGE_MAX);
     let changes = shared.mirror.changes(cursor, &classes, max);
     let items = changes.items.iter();
-    let items: Vec<_> = items.map(|(at, key, kept)| change_json(*at, key, kept.as_deref())).collect();
+    let items: Vec<_> =
+        items.map(|(at, key, kept)| change_json(*at, key, kept.as_deref())).collect();
     Ok(json(format!(
         r#"{{"cursor":"{}","is_last":{},"starts_again":{},"changes":[{}]}}"#,
         changes.cursor,
@@ -111,12 +112,9 @@ fn json(text: String) -> Response {
 fn tagged(text: String, tag: &str, headers: &HeaderMap) -> Response {
     let tag = format!("\"{tag}\"");
     let known = headers.get(header::IF_NONE_MATCH).and_then(|it| it.to_str().ok());
-    let is_known = known.is_some_and(|it| it.split(',').any(|it| it.trim() == tag || it.trim() == "*"));
-    let mut response = if is_known {
-        StatusCode::NOT_MODIFIED.into_response()
-    } else {
-        json(text)
-    };
+    let is_known =
+        known.is_some_and(|it| it.split(',').any(|it| it.trim() == tag || it.trim() == "*"));
+    let mut response = if is_known { StatusCode::NOT_MODIFIED.into_response() } else { json(text) };
     if let Ok(tag) = HeaderValue::try_from(tag) {
         response.headers_mut().insert(header::ETAG, tag);
     }
@@ -125,7 +123,12 @@ fn tagged(text: String, tag: &str, headers: &HeaderMap) -> Response {
 }
 
 /// Objects of a class: those after a key, so many, with some of their fields.
-fn list(shared: &Shared, class: Class, query: &str, headers: &HeaderMap) -> Result<Response, Problem> {
+fn list(
+    shared: &Shared,
+    class: Class,
+    query: &str,
+    headers: &HeaderMap,
+) -> Result<Response, Problem> {
     let after = value_of(query, "after");
     let max = number(query, "limit")?.unwrap_or(PAGE_MAX).clamp(1, PAGE_MAX);
     let fields = fields_of(query);
@@ -212,7 +215,8 @@ pub(crate) fn uuid_of(shared: &Shared, vm: &str) -> Result<String, Problem> {
         if table.get(&(Class::Vm, vm.to_owned())).is_some() {
             return Ok(vm.to_owned());
         }
-        let all = table.keys_from((Class::Vm, String::new())).take_while(|(of, _)| *of == Class::Vm);
+        let all =
+            table.keys_from((Class::Vm, String::new())).take_while(|(of, _)| *of == Class::Vm);
         let is_it = |key: &&Key| match table.get(key).map(|it| &it.object) {
             Some(Object::Vm(Some(it))) => {
                 it.name == vm || it.domid.is_some_and(|domid| domid.to_string() == vm)
@@ -249,7 +253,8 @@ pub(crate) async fn devices(
     shared.mirror.read(|table| {
         let keys = table.keys_from((Class::Device, prefix.clone()));
         let keys = keys.take_while(|(of, key)| *of == Class::Device && key.starts_with(&prefix));
-        let texts: Vec<_> = keys.filter_map(|key| table.get(key).map(|it| it.json.clone())).collect();
+        let texts: Vec<_> =
+            keys.filter_map(|key| table.get(key).map(|it| it.json.clone())).collect();
         Ok(json(format!("[{}]", texts.join(","))))
     })
 }

@@ -99,8 +99,16 @@ fn list_parameters() -> Vec<Value> {
     vec![
         parameter("query", "fields", "Only these, with commas between them."),
         parameter("query", "limit", "So many at most."),
-        parameter("query", "after", "Those after the one with this key: the header Xylem-Next of the last answer."),
-        parameter("header", "If-None-Match", "The ETag of an earlier answer: 304 if nothing has changed."),
+        parameter(
+            "query",
+            "after",
+            "Those after the one with this key: the header Xylem-Next of the last answer.",
+        ),
+        parameter(
+            "header",
+            "If-None-Match",
+            "The ETag of an earlier answer: 304 if nothing has changed.",
+        ),
     ]
 }
 
@@ -112,9 +120,15 @@ fn change_parameters() -> Vec<Value> {
 }
 
 const REQUEST_HEADERS: [(&str, &str); 3] = [
-    ("Idempotency-Key", "A request that is sent again with its key is answered and not done again, for a day."),
+    (
+        "Idempotency-Key",
+        "A request that is sent again with its key is answered and not done again, for a day.",
+    ),
     ("Prefer", "respond-async: answered at once by a task."),
-    ("Accept", "application/x-ndjson: the daemon's lines as they come, of which the last is ok or error."),
+    (
+        "Accept",
+        "application/x-ndjson: the daemon's lines as they come, of which the last is ok or error.",
+    ),
 ];
 
 fn request_parameters() -> Vec<Value> {
@@ -142,7 +156,8 @@ impl Document {
             },
         });
         call["responses"] = responses;
-        let id: Vec<_> = path.split(['/', '{', '}', '.']).filter(|it| !it.is_empty()).skip(1).collect();
+        let id: Vec<_> =
+            path.split(['/', '{', '}', '.']).filter(|it| !it.is_empty()).skip(1).collect();
         call["operationId"] = json!(format!("{method}-{}", id.join("-")));
         let place = self.paths.entry(path).or_insert_with(|| json!({}));
         place[method] = call;
@@ -154,7 +169,11 @@ impl Document {
             ("/v1/vms", "All VMs, defined or running.", self.schema::<VmObject>()),
             ("/v1/domains", "Domains of other toolstacks.", self.schema::<DomainObject>()),
             ("/v1/srs", "All SRs.", self.schema::<SrRow>()),
-            ("/v1/operations", "Operations in progress, and the last that have ended.", self.schema::<OperationObject>()),
+            (
+                "/v1/operations",
+                "Operations in progress, and the last that have ended.",
+                self.schema::<OperationObject>(),
+            ),
         ];
         for (path, summary, of) in lists {
             let call = json!({ "summary": summary, "parameters": list_parameters() });
@@ -296,7 +315,8 @@ impl Document {
         let parameters = json!([parameter("path", "id", "The task's number.")]);
         let call = json!({ "summary": "A task.", "parameters": parameters });
         self.add("get", "/v1/tasks/{id}", call, Some(task));
-        let call = json!({ "summary": "Cancels a task, as far as it can be.", "parameters": parameters });
+        let call =
+            json!({ "summary": "Cancels a task, as far as it can be.", "parameters": parameters });
         self.add("delete", "/v1/tasks/{id}", call, None);
     }
 
@@ -331,7 +351,9 @@ fn without_op(mut kind: Value) -> Value {
         if let Some(Value::Array(required)) = object.get_mut("required") {
             required.retain(|it| it != "op");
         }
-        object.retain(|name, it| name != "required" || it.as_array().is_some_and(|it| !it.is_empty()));
+        object.retain(|name, it| {
+            name != "required" || it.as_array().is_some_and(|it| !it.is_empty())
+        });
     }
     kind
 }
@@ -357,7 +379,8 @@ mod tests {
     fn each_request_is_described_and_nothing_is_referred_to_that_is_not_there() {
         let document = build();
         let paths = document["paths"].as_object().unwrap();
-        for op in ["list", "start", "create", "storage", "checkpoint", "host", "wait-for", "limits"] {
+        for op in ["list", "start", "create", "storage", "checkpoint", "host", "wait-for", "limits"]
+        {
             let call = &paths[&format!("/v1/requests/{op}")]["post"];
             let body = &call["requestBody"]["content"]["application/json"]["schema"];
             assert!(body.pointer("/properties/op").is_none(), "{op}: {body}");

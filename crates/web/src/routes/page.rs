@@ -29,7 +29,8 @@ pub(crate) async fn file(method: Method, uri: Uri, headers: HeaderMap) -> Respon
     match of(path).or_else(|| is_view.then(|| of("index.html")).flatten()) {
         Some(file) => found(file, &headers),
         None if is_view && FILES.is_empty() => {
-            Problem::not_found("this xylem-web was built without its page; the API is at /v1").into_response()
+            Problem::not_found("this xylem-web was built without its page; the API is at /v1")
+                .into_response()
         }
         None => Problem::not_found(format!("there is no /{path}")).into_response(),
     }

@@ -139,7 +139,9 @@ async fn give(
     if let Some(key) = headers.get("idempotency-key") {
         let key = key.to_str().ok().filter(|it| !it.is_empty() && it.len() <= KEY_BYTES_MAX);
         let key = key.ok_or_else(|| {
-            Problem::bad_request(format!("Idempotency-Key: up to {KEY_BYTES_MAX} characters of ASCII"))
+            Problem::bad_request(format!(
+                "Idempotency-Key: up to {KEY_BYTES_MAX} characters of ASCII"
+            ))
         })?;
         return once(shared, caller, key, request, has(prefer, "respond-async"), turn).await;
     }
@@ -148,7 +150,13 @@ async fn give(
     }
     if has(header::ACCEPT, "application/x-ndjson") {
         let call = shared.daemon.begin(&request, caller.who.role).await?;
-        return lines(Follow { shared: Arc::clone(shared), caller: caller.clone(), request, call, _turn: turn });
+        return lines(Follow {
+            shared: Arc::clone(shared),
+            caller: caller.clone(),
+            request,
+            call,
+            _turn: turn,
+        });
     }
     foreground(shared, caller, request).await.map(Done::into_response)
 }
@@ -371,10 +379,7 @@ mod tests {
                 },
                 "web db",
             ),
-            (
-                Request::Reboot { targets: Targets::All, wait: Wait::Asked, acpi: false },
-                "all",
-            ),
+            (Request::Reboot { targets: Targets::All, wait: Wait::Asked, acpi: false }, "all"),
             (
                 Request::Create(api::Create {
                     file: "web.cfg".to_owned(),
@@ -383,10 +388,7 @@ mod tests {
                 }),
                 "web.cfg",
             ),
-            (
-                Request::Storage(StorageRequest::VdiDestroy { vdi: "sr:a".to_owned() }),
-                "sr:a",
-            ),
+            (Request::Storage(StorageRequest::VdiDestroy { vdi: "sr:a".to_owned() }), "sr:a"),
             (Request::StartAll, ""),
         ] {
             assert_eq!(subject(&request), expected);

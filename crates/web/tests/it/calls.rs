@@ -31,7 +31,9 @@ fn body_of(op: &str) -> Value {
         "dump-core" => json!({ "target": "db-1", "path": "/srv/core", "cwd": "/" }),
         "restore" => json!({ "path": "/srv/saved", "cwd": "/" }),
         "adopt" => json!({ "target": "0", "config_text": "", "cwd": "/" }),
-        "block-list" | "network-list" | "channel-list" | "keyboard-list" => json!({ "targets": ["web-0"] }),
+        "block-list" | "network-list" | "channel-list" | "keyboard-list" => {
+            json!({ "targets": ["web-0"] })
+        }
         "domid" => json!({ "name": "web-0" }),
         "domname" => json!({ "domid": 1 }),
         "plan" => json!({ "of": { "destroy": { "target": "db-1" } } }),
@@ -55,8 +57,9 @@ fn body_of(op: &str) -> Value {
         "wait-for" => json!({ "target": "web-0", "state": "running", "timeout_s": 1 }),
         "trace" => json!({ "target": "1" }),
         "migrate-receive" => json!({ "speaks": "own" }),
-        "ping" | "list" | "configs" | "info" | "counters" | "activity" | "vms" | "start-all" | "events"
-        | "objects" | "operations" | "limits" | "vcpu-list" | "uptime" | "host-shutdown" => json!({}),
+        "ping" | "list" | "configs" | "info" | "counters" | "activity" | "vms" | "start-all"
+        | "events" | "objects" | "operations" | "limits" | "vcpu-list" | "uptime"
+        | "host-shutdown" => json!({}),
         _ => target,
     }
 }
@@ -64,14 +67,30 @@ fn body_of(op: &str) -> Value {
 /// What comes before all others, and after them.
 const FIRST: [&str; 6] = ["define", "start", "pause", "unpause", "suspend", "resume"];
 const LAST: [&str; 9] = [
-    "undefine", "dump-core", "reboot", "shutdown", "disown", "save", "restore", "destroy",
+    "undefine",
+    "dump-core",
+    "reboot",
+    "shutdown",
+    "disown",
+    "save",
+    "restore",
+    "destroy",
     "host-shutdown",
 ];
 
 /// Requests that a simulated host cannot grant, or that mean what is not there.
 const REFUSED: [&str; 12] = [
-    "adopt", "block-attach", "block-detach", "cd-eject", "cd-insert", "keyboard-attach",
-    "keyboard-detach", "migrate", "migrate-receive", "migrate-settle", "peer",
+    "adopt",
+    "block-attach",
+    "block-detach",
+    "cd-eject",
+    "cd-insert",
+    "keyboard-attach",
+    "keyboard-detach",
+    "migrate",
+    "migrate-receive",
+    "migrate-settle",
+    "peer",
     "qemu-monitor-command",
 ];
 
@@ -91,11 +110,8 @@ fn each_documented_request_is_answered() {
     let mut refused = BTreeSet::new();
     for op in FIRST.iter().chain(rest).chain(&LAST) {
         assert!(ops.contains(op), "{op} is not described");
-        let (status, said) = web.post(
-            &format!("/v1/requests/{op}"),
-            Role::Admin,
-            &body_of(op).to_string(),
-        );
+        let (status, said) =
+            web.post(&format!("/v1/requests/{op}"), Role::Admin, &body_of(op).to_string());
         match status {
             200 => assert!(said["ok"] != Value::Null, "{op}: {said}"),
             400 | 409 => {

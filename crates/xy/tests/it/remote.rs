@@ -2,6 +2,7 @@
 
 use std::process::{Command, Output};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use api::Role;
 use gate::{Secret, Who, entry_line};
@@ -22,7 +23,9 @@ impl Drop for Remote {
 
 impl Remote {
     fn new() -> Self {
-        let name = format!("xy-remote-{}.sock", std::process::id());
+        static LAST: AtomicU32 = AtomicU32::new(0);
+        let number = LAST.fetch_add(1, Ordering::Relaxed);
+        let name = format!("xy-remote-{}-{number}.sock", std::process::id());
         let socket = std::env::temp_dir().join(name);
         let listener = local_door::listen(&socket).unwrap();
         let world = WorldConfig { seed: 1, memory_mib: 16_384, cpus: 4 };
@@ -110,6 +113,11 @@ fn verbs_work_on_another_host_as_on_this_one() {
         assert!(error.contains(words), "{arguments:?}: {error}");
     }
     std::fs::remove_file(config).unwrap();
+}
+
+#[test]
+fn what_cannot_be_done_from_afar_is_refused_with_the_reason() {
+    let remote = Remote::new();
     for (arguments, expected) in [
         (&["destroy", "far"][..], "xy: far: no such domain; `xy list` shows them all\n"),
         (
