@@ -1,5 +1,6 @@
 //! `cargo xtask bench NAME`: ours and the real peer, in turn, in one run.
 
+mod api;
 mod create;
 mod earlier;
 mod list;
@@ -24,6 +25,9 @@ use lab::{Build, Store};
 const HELP: &str = "\
 cargo xtask bench NAME [--json FILE] [--rounds N]
 
+  api      remote clients of xylem-web before a simulated host of 1000 VMs, a server with nothing behind it in turn: lists,
+           VMs, starts, 1000 readers of events; creates on the host beside 100 busy clients
+           --quick          small and short
   create   creates of a unikernel by xy and by xl, at 1 and at 50 running domains
   list     lists of all domains by xy and by xl, and the ways to ask Xen for them, in one boot
            --sizes 1,100    numbers of unikernels (default 1,100,500,1000, which needs 11 GiB)
@@ -192,6 +196,7 @@ pub(crate) fn main(parser: &mut lexopt::Parser) -> Result<ExitCode> {
         }
     }
     let rows = match name.as_deref() {
+        Some("api") => api::run(&api::Options { is_quick })?,
         Some("create") => create::run(rounds.unwrap_or(2))?,
         Some("earlier") => {
             let folder = earlier.context("--earlier FOLDER: where are the earlier programs?")?;

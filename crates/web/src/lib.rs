@@ -89,7 +89,8 @@ fn run(command: Command) -> Result<()> {
 /// The clients' text is not understood, or the address is taken or not a loopback one.
 pub fn serve_beside(socket: PathBuf, listen: SocketAddr, clients: &str) -> Result<SocketAddr> {
     let access = Access::parse(clients)?;
-    let options = Serve { listen, tls: None, access: None, log: None, socket, tries: false };
+    let (tries, rate, prints) = (false, options::RATE, false);
+    let options = Serve { listen, tls: None, access: None, log: None, socket, tries, rate, prints };
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(THREADS)
         .enable_all()
@@ -97,7 +98,8 @@ pub fn serve_beside(socket: PathBuf, listen: SocketAddr, clients: &str) -> Resul
         .context("cannot start threads")?;
     let listener = runtime.block_on(self::listen(&options))?;
     let address = listener.local_addr()?;
-    let shared = Arc::new(Shared::new(options.socket, None, Audit::default(), false)?);
+    let shared =
+        Arc::new(Shared::new(options.socket, None, Audit::default(), false, options.rate)?);
     shared.set_access(access);
     thread::spawn(move || {
         runtime.block_on(async {
@@ -129,8 +131,13 @@ async fn serve(options: Serve) -> Result<()> {
     };
     let listener = listen(&options).await?;
     let address = listener.local_addr()?;
-    let shared =
-        Arc::new(Shared::new(options.socket, options.access.clone(), audit, tls.is_some())?);
+    let shared = Arc::new(Shared::new(
+        options.socket,
+        options.access.clone(),
+        audit,
+        tls.is_some(),
+        options.rate,
+    )?);
     shared.refresh_access()?;
     let token = if options.tries { Some(let_in(&shared)?) } else { None };
     let (stop, stopped) = watch::channel(false);
@@ -138,7 +145,7 @@ async fn serve(options: Serve) -> Result<()> {
     let follow = tokio::spawn(async move { follower.mirror.follow(&follower.daemon).await });
     let refresher = Arc::clone(&shared);
     let refresh = tokio::spawn(refresh(refresher));
-    announce(address, tls.is_some(), token.as_deref());
+    announce(address, tls.is_some(), token.as_deref(), options.prints);
     let router = routes::router(&shared);
     let serving = tokio::spawn(serve::serve(listener, tls, router, stopped));
     let _told = service_manager::tell("READY=1");
@@ -173,10 +180,11 @@ fn let_in(shared: &Shared) -> Result<String> {
     Ok(token)
 }
 
-fn announce(address: SocketAddr, is_tls: bool, token: Option<&str>) {
+fn announce(address: SocketAddr, is_tls: bool, token: Option<&str>, prints: bool) {
     let scheme = if is_tls { "https" } else { "http" };
     match token {
         Some(token) => println!("{scheme}://{address}/#token={token}"),
+        None if prints => println!("{scheme}://{address}"),
         None => eprintln!("<6>serving {scheme}://{address}"),
     }
 }

@@ -23,6 +23,8 @@ Serves Xylem to remote clients: a REST API, events, and a web page.
       --clients FILE        Who is let in (/etc/xylem-web/clients)
       --log FILE            What clients have done, each line with the hash of
                             the one before it
+      --rate N              Requests of a client in a second, in the long run (100)
+      --print               Print the address on the standard output
       --socket FILE         xylemd's (/run/xylem/xylemd.sock)
       --try                 Let one client in as an admin, by the token that is
                             printed, and nobody else
@@ -41,6 +43,9 @@ ROLE is viewer, operator or admin. All take --clients FILE.
 /// Where clients are written down.
 const CLIENTS: &str = "/etc/xylem-web/clients";
 
+/// Requests of a client in a second.
+pub(crate) const RATE: u32 = 100;
+
 #[derive(Debug)]
 pub(crate) struct TlsFiles {
     pub(crate) certificate: PathBuf,
@@ -58,6 +63,10 @@ pub(crate) struct Serve {
     pub(crate) log: Option<PathBuf>,
     pub(crate) socket: PathBuf,
     pub(crate) tries: bool,
+    /// Requests of a client in a second.
+    pub(crate) rate: u32,
+    /// Say on the standard output where.
+    pub(crate) prints: bool,
 }
 
 /// A change of the file of clients.
@@ -96,6 +105,8 @@ struct Given {
     log: Option<PathBuf>,
     socket: Option<PathBuf>,
     tries: bool,
+    rate: Option<u32>,
+    prints: bool,
     role: Option<Role>,
     days: Option<u64>,
     words: Vec<String>,
@@ -126,6 +137,8 @@ impl Given {
     fn take(&mut self, name: &str, parser: &mut lexopt::Parser) -> Result<()> {
         match name {
             "try" => self.tries = true,
+            "print" => self.prints = true,
+            "rate" => self.rate = Some(parser.value()?.parse()?),
             "make-certificate" => self.make = true,
             "listen" => {
                 let text = parser.value()?.string()?;
@@ -205,8 +218,9 @@ impl Given {
             file => Some(file.unwrap_or_else(|| CLIENTS.into())),
         };
         let socket = self.socket.unwrap_or_else(api::client::socket_path);
-        let (log, tries) = (self.log, self.tries);
-        Ok(Command::Serve(Serve { listen, tls, access, log, socket, tries }))
+        let rate = self.rate.unwrap_or(RATE).max(1);
+        let (log, tries, prints) = (self.log, self.tries, self.prints);
+        Ok(Command::Serve(Serve { listen, tls, access, log, socket, tries, rate, prints }))
     }
 }
 

@@ -14,8 +14,8 @@ use crate::mirror::Mirror;
 use crate::running::Running;
 use crate::turns::Turns;
 
-/// Of a client that is known.
-const CLIENT_RATE: Rate = Rate { per_second: 100, burst: 400 };
+/// Of what a client may ask for in a second, so many times as much at once.
+const BURST_S: u32 = 4;
 /// Of an address from which somebody comes who is not known.
 const STRANGER_RATE: Rate = Rate { per_second: 5, burst: 40 };
 /// Readers of events.
@@ -58,13 +58,15 @@ impl Shared {
         access_path: Option<PathBuf>,
         audit: Audit,
         is_tls: bool,
+        per_second: u32,
     ) -> Result<Self> {
+        let rate = Rate { per_second, burst: per_second.saturating_mul(BURST_S) };
         let instance = base16ct::lower::encode_string(&random::<4>()?);
         Ok(Self {
             daemon: Arc::new(Daemon::new(socket)),
             mirror: Mirror::new(instance),
             lockout: Mutex::default(),
-            pace: Mutex::new(Pace::new(CLIENT_RATE)),
+            pace: Mutex::new(Pace::new(rate)),
             strangers: Mutex::new(Pace::new(STRANGER_RATE)),
             sessions: Mutex::default(),
             repeats: Mutex::default(),

@@ -8,6 +8,9 @@ const DOCS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs");
 /// Options that every command has, or that stand before all commands.
 const OF_ALL: [&str; 2] = ["-h", "--help"];
 
+/// Options before the verb that have a value.
+const WITH_VALUE: [&str; 3] = ["--host", "--token-file", "--ca"];
+
 /// What a page names: text between backquotes, and lines of blocks.
 fn named(page: &str) -> Vec<String> {
     let mut text = String::new();
@@ -33,9 +36,15 @@ fn named(page: &str) -> Vec<String> {
 fn fault(named: &str) -> Option<String> {
     let until = [" # ", " && ", " | ", " >", " 2>", "; "];
     let end = until.iter().filter_map(|mark| named.find(mark)).min().unwrap_or(named.len());
-    let mut words =
-        named[..end].split_whitespace().skip(1).skip_while(|word| word.starts_with('-'));
-    let verb = words.next()?;
+    let mut words = named[..end].split_whitespace().skip(1);
+    let verb = loop {
+        let word = words.next()?;
+        if WITH_VALUE.contains(&word) {
+            words.next()?;
+        } else if !word.starts_with('-') {
+            break word;
+        }
+    };
     if matches!(verb, "help" | "xl") {
         return None;
     }
