@@ -52,6 +52,10 @@ pub fn decode(body: &[u8]) -> Result<(Call, Envelope), Malformed> {
     Ok((Call { method, params }, Envelope { version, id }))
 }
 
+pub(crate) fn from_json(json: Json) -> Result<Value, Malformed> {
+    value(json, 0)
+}
+
 fn value(json: Json, depth: usize) -> Result<Value, Malformed> {
     if depth >= DEPTH_MAX {
         return Err(Malformed("it is nested too deep".to_owned()));
@@ -102,7 +106,7 @@ fn error(failure: &Failure) -> Json {
     json!({"code": 1, "message": failure.code(), "data": &failure.parts()[1..]})
 }
 
-fn to_json(value: &Value) -> Json {
+pub(crate) fn to_json(value: &Value) -> Json {
     match value {
         Value::Str(text) => Json::String(text.clone()),
         Value::Int(it) => Json::from(*it),

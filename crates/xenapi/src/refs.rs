@@ -16,7 +16,7 @@ pub fn opaque(uuid: Uuid) -> String {
 
 /// The UUID in a reference.
 #[must_use]
-pub fn uuid_in(reference: &str) -> Option<Uuid> {
+pub(crate) fn uuid_in(reference: &str) -> Option<Uuid> {
     reference.strip_prefix(PREFIX)?.parse().ok()
 }
 

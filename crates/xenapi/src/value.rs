@@ -10,7 +10,7 @@ use crate::failure::Failure;
 pub type Record = BTreeMap<&'static str, Value>;
 
 /// The reference that points to nothing.
-pub const NULL: &str = "OpaqueRef:NULL";
+pub(crate) const NULL: &str = "OpaqueRef:NULL";
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value {
@@ -184,7 +184,7 @@ const SECONDS_PER_DAY: i64 = 86_400;
 
 /// As XenAPI writes a moment: `20261121T02:33:44Z`, without hyphens.
 #[must_use]
-pub fn date_text(unix_s: i64) -> String {
+pub(crate) fn date_text(unix_s: i64) -> String {
     let (days, seconds) = (unix_s.div_euclid(SECONDS_PER_DAY), unix_s.rem_euclid(SECONDS_PER_DAY));
     let (year, month, day) = civil(days);
     let (hour, minute, second) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
@@ -195,7 +195,7 @@ pub fn date_text(unix_s: i64) -> String {
 
 /// Of that form or of RFC 3339's, in UTC.
 #[must_use]
-pub fn parse_date(text: &str) -> Option<i64> {
+pub(crate) fn parse_date(text: &str) -> Option<i64> {
     let (date, time) = text.split_once('T')?;
     let time = time.strip_suffix('Z').unwrap_or(time);
     let time = time.split_once('.').map_or(time, |(whole, _)| whole);

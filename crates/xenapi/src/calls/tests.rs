@@ -1,0 +1,1 @@
+//! Calls, as clients make them.

@@ -1,0 +1,408 @@
+//! The façade: calls in; answers, requests to the daemon and waits out.
+//!
+//! ```text
+//!   call ──> Reply                      done
+//!        ──> Authenticate ──> authenticated
+//!        ──> Ask ──> answered ──> Reply, or Wait until the model shows it
+//!        ──> Wait ──> woken ──> Reply, or Wait again
+//!        ──> Started: the answer is a task, and the work goes on as any of these
+//! ```
+//!
+//! The shell asks the daemon, keeps time and draws random numbers; it needs to know nothing of XenAPI.
+
+use api::{Objects as Page, Reply, Request};
+use live::Revision;
+use serde_json::Value as Json;
+use xen::Uuid;
+
+use crate::calls;
+use crate::events::Following;
+use crate::failure::Failure;
+use crate::labels::Labels;
+use crate::mirror::{Dirty, Mirror};
+use crate::model::Class;
+use crate::objects::{Group, Key, Objects, Records};
+use crate::polls::Polls;
+use crate::records::View;
+use crate::rights::Role;
+use crate::rpc::Call;
+use crate::session::{Session, Sessions};
+use crate::settle::Settled;
+use crate::tasks::{Status, Tasks, share};
+use crate::value::{Answer, Value};
+
+/// What the shell knows of this host.
+#[derive(Clone, Debug, Default)]
+pub struct Identity {
+    /// The same for ever: references to the host and to what has no UUID of its own follow from it.
+    pub host: Uuid,
+    pub hostname: String,
+    /// Where clients find consoles and the like.
+    pub address: String,
+    pub release: String,
+    pub started_unix_s: u64,
+}
+
+/// When a call comes, and a UUID that nobody can guess.
+#[derive(Clone, Copy, Debug)]
+pub struct Moment {
+    pub unix_ms: u64,
+    pub fresh: Uuid,
+}
+
+/// Who says to be whom.
+#[derive(Clone, Eq, PartialEq)]
+pub struct Login {
+    pub name: String,
+    pub password: String,
+    pub originator: String,
+    id: Uuid,
+}
+
+impl core::fmt::Debug for Login {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Login").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+/// Requests to the daemon, each after the one before it has succeeded.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Asking {
+    pub requests: Vec<Request>,
+    /// The caller, as the daemon's log is to name it.
+    pub who: String,
+    pub role: Role,
+    pub(crate) then: Then,
+    pub(crate) task: Option<Uuid>,
+    pub(crate) works_on: Option<Uuid>,
+}
+
+/// What follows once the daemon has done it all.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Then {
+    /// The value, as soon as the model shows what was done.
+    Settle(Settled, Value),
+    /// The checkpoint of this VM, whose name the daemon has told.
+    Checkpointed(Uuid),
+    /// The text that the daemon has told.
+    Text,
+}
+
+/// A wait for changes of the model.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Waiting {
+    /// To be woken then, if not before.
+    pub deadline_unix_ms: u64,
+    pub(crate) what: Awaited,
+    pub(crate) task: Option<Uuid>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Awaited {
+    Settled(Settled, Value),
+    Events(Following),
+}
+
+/// What comes of a call.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Outcome {
+    Reply(Answer),
+    /// To be given to [`Facade::authenticated`].
+    Authenticate(Login),
+    /// To be given to [`Facade::answered`].
+    Ask(Asking),
+    /// To be given to [`Facade::woken`], after each change of [`Facade::revision`] or at its deadline.
+    Wait(Waiting),
+    /// The client is answered with the task. The work goes on, and nobody waits for its reply.
+    Started {
+        task: Value,
+        work: Box<Outcome>,
+    },
+}
+
+/// How a handler ends.
+#[derive(Debug)]
+pub(crate) enum Step {
+    Value(Value),
+    Ask(Vec<Request>, Then),
+    Events(Following, u64),
+}
+
+impl Step {
+    pub(crate) fn void() -> Result<Self, Failure> {
+        Ok(Self::Value(Value::void()))
+    }
+}
+
+/// The model is given so long to show what was done.
+pub(crate) const SETTLE_MS: u64 = 3000;
+
+#[derive(Debug)]
+pub struct Facade {
+    pub(crate) identity: Identity,
+    pub(crate) mirror: Mirror,
+    pub(crate) labels: Labels,
+    pub(crate) tasks: Tasks,
+    pub(crate) sessions: Sessions,
+    pub(crate) objects: Objects,
+    pub(crate) is_enabled: bool,
+    polls: Polls,
+}
+
+impl Facade {
+    /// Revisions begin above `revision`, which has to be larger than any that an earlier process came to, such as the
+    /// time in microseconds. `kept` are the labels of that process.
+    #[must_use]
+    pub fn new(identity: Identity, revision: u64, kept: &Json) -> Self {
+        let mut facade = Self {
+            identity,
+            mirror: Mirror::default(),
+            labels: Labels::import(kept),
+            tasks: Tasks::default(),
+            sessions: Sessions::default(),
+            objects: Objects::after(Revision(revision)),
+            is_enabled: true,
+            polls: Polls::new(),
+        };
+        let all = Dirty { host: true, storage: true, networks: true, ..Dirty::default() };
+        facade.refresh(all);
+        facade
+    }
+
+    /// Of the last change: whoever waits is woken when it is another one.
+    #[must_use]
+    pub fn revision(&self) -> u64 {
+        self.objects.revision().0
+    }
+
+    /// The labels, to be kept for the next process, and a number that is raised when they change.
+    #[must_use]
+    pub fn labels(&self) -> (u64, Json) {
+        (self.labels.revision, self.labels.export())
+    }
+
+    /// The number alone.
+    #[must_use]
+    pub fn labels_revision(&self) -> u64 {
+        self.labels.revision
+    }
+
+    /// What follows the daemon's live model: the answer goes to [`Facade::learn`], and the next such request is for what
+    /// comes then.
+    #[must_use]
+    pub fn follow(&self) -> Request {
+        let cursor = self.mirror.cursor.clone();
+        Request::Objects { cursor, classes: Vec::new(), wait: true }
+    }
+
+    /// A question to the daemon whose time has come; the answer goes to [`Facade::learn`].
+    pub fn due(&mut self, now_unix_ms: u64) -> Option<Request> {
+        self.polls.due(now_unix_ms)
+    }
+
+    /// What the daemon has answered.
+    pub fn learn(&mut self, request: &Request, reply: &Reply) {
+        let dirty = self.mirror.learn(request, reply);
+        self.refresh(dirty);
+    }
+
+    /// A page of the live model.
+    pub fn apply(&mut self, page: Page) {
+        let dirty = self.mirror.apply(page);
+        self.refresh(dirty);
+    }
+
+    pub fn call(&mut self, call: &Call, moment: &Moment) -> Outcome {
+        calls::call(self, call, moment).unwrap_or_else(|failure| Outcome::Reply(Err(failure)))
+    }
+
+    /// Whether that was right: the user's name and role, or nothing.
+    pub fn authenticated(
+        &mut self,
+        login: Login,
+        user: Option<(String, Role)>,
+        moment: &Moment,
+    ) -> Outcome {
+        let Some((who, role)) = user else {
+            let about = [login.name.as_str(), "Authentication failure"];
+            return Outcome::Reply(Err(Failure::new("SESSION_AUTHENTICATION_FAILED", about)));
+        };
+        let reference = self.sessions.begin(Session {
+            id: login.id,
+            who,
+            role,
+            originator: login.originator,
+            began_unix_ms: moment.unix_ms,
+            last_active_unix_ms: moment.unix_ms,
+        });
+        Outcome::Reply(Ok(reference.into()))
+    }
+
+    pub(crate) fn login(name: &str, password: &str, originator: &str, moment: &Moment) -> Login {
+        Login {
+            name: name.to_owned(),
+            password: password.to_owned(),
+            originator: originator.to_owned(),
+            id: moment.fresh,
+        }
+    }
+
+    /// What the daemon has answered to these requests, as far as it came: the last is an error, or there are as many as
+    /// requests.
+    pub fn answered(
+        &mut self,
+        asking: Asking,
+        replies: Vec<Result<Reply, String>>,
+        now_unix_ms: u64,
+    ) -> Outcome {
+        let Asking { requests, then, task, .. } = asking;
+        let is_whole = replies.len() == requests.len();
+        let mut last = None;
+        for (request, reply) in requests.iter().zip(replies) {
+            match reply {
+                Ok(reply) => {
+                    self.learn(request, &reply);
+                    // What is listed afterwards is for us, not for the client.
+                    let is_ours = matches!(reply, Reply::Vdis(_) | Reply::Checkpoints(_));
+                    last = if is_ours { last } else { Some(reply) };
+                }
+                Err(text) => {
+                    return self.end(task, Err(calls::refused(&text)), now_unix_ms);
+                }
+            }
+        }
+        if !is_whole {
+            let failure = Failure::internal("xylemd gave no answer");
+            return self.end(task, Err(failure), now_unix_ms);
+        }
+        let (settled, value) = self.follow_up(then, last);
+        let deadline_unix_ms = now_unix_ms + SETTLE_MS;
+        let what = Awaited::Settled(settled, value);
+        self.woken(Waiting { deadline_unix_ms, what, task }, now_unix_ms)
+    }
+
+    fn follow_up(&self, then: Then, last: Option<Reply>) -> (Settled, Value) {
+        match (then, last) {
+            (Then::Settle(settled, value), _) => (settled, value),
+            (Then::Checkpointed(vm), Some(Reply::Checkpointed { name })) => {
+                let uuid = crate::records::checkpoint_uuid(vm, &name);
+                (Settled::There((Class::Vm, uuid)), crate::refs::opaque(uuid).into())
+            }
+            (Then::Text, Some(Reply::Text(text))) => (Settled::Now, text.into()),
+            (Then::Checkpointed(_) | Then::Text, _) => (Settled::Now, Value::void()),
+        }
+    }
+
+    /// Something has changed, or the time is over.
+    pub fn woken(&mut self, waiting: Waiting, now_unix_ms: u64) -> Outcome {
+        let is_late = now_unix_ms >= waiting.deadline_unix_ms;
+        match &waiting.what {
+            // What was done is done, even if nobody shows it.
+            Awaited::Settled(settled, value) if is_late || self.is_settled(settled) => {
+                let (value, task) = (value.clone(), waiting.task);
+                self.end(task, Ok(value), now_unix_ms)
+            }
+            Awaited::Events(following) if !self.sessions.is_there(following.session) => {
+                let reference = crate::refs::opaque(following.session);
+                Outcome::Reply(Err(Failure::no_session(&reference)))
+            }
+            Awaited::Events(following) => match self.events(following, is_late) {
+                Some(answer) => Outcome::Reply(answer),
+                None => Outcome::Wait(waiting),
+            },
+            Awaited::Settled(..) => Outcome::Wait(waiting),
+        }
+    }
+
+    /// The end of a call, and of its task.
+    pub(crate) fn end(&mut self, task: Option<Uuid>, answer: Answer, now_unix_ms: u64) -> Outcome {
+        if let Some(id) = task {
+            let vm = self.tasks.get(id).and_then(|it| it.works_on).map(|(vm, _)| vm);
+            self.tasks.end(id, &answer, now_unix_ms);
+            let vms = vm.into_iter().collect();
+            self.refresh(Dirty { tasks: true, vms, ..Dirty::default() });
+        }
+        Outcome::Reply(answer)
+    }
+
+    pub(crate) fn view(&self) -> View<'_> {
+        View {
+            mirror: &self.mirror,
+            identity: &self.identity,
+            labels: &self.labels,
+            tasks: &self.tasks,
+            is_enabled: self.is_enabled,
+        }
+    }
+
+    /// Derives again what may have changed.
+    pub(crate) fn refresh(&mut self, dirty: Dirty) {
+        if dirty.domains {
+            self.polls.want_domains();
+        }
+        if !dirty.srs.is_empty() {
+            let srs = &self.mirror.live.srs;
+            self.polls.want_srs(&dirty.srs);
+            self.polls.keep_srs(|name| srs.contains_key(name));
+            self.mirror.vdis.retain(|name, _| srs.contains_key(name));
+            self.mirror.spaces.retain(|name, _| srs.contains_key(name));
+        }
+        if dirty.tasks {
+            self.move_tasks_on();
+        }
+        for vm in dirty.vms {
+            let records = self.view().vm_records(vm);
+            if self.mirror.is_whole && records.is_empty() {
+                self.labels.forget_devices(vm);
+            }
+            self.replace(Group::Vm(vm), records);
+        }
+        if dirty.storage {
+            self.replace(Group::Storage, self.view().storage_records());
+        }
+        if dirty.networks {
+            self.replace(Group::Networks, self.view().network_records());
+        }
+        if dirty.host {
+            self.replace(Group::Host, self.view().host_records());
+        }
+        if dirty.tasks {
+            self.replace(Group::Tasks, self.view().task_records());
+        }
+    }
+
+    fn replace(&mut self, group: Group, records: Records) {
+        for key in self.objects.put_group(group, records) {
+            self.labels.forget(key);
+        }
+    }
+
+    fn move_tasks_on(&mut self) {
+        for operation in self.mirror.live.operations.values() {
+            let Ok(vm) = operation.uuid.parse::<Uuid>() else { continue };
+            let ids: Vec<Uuid> = self.tasks.on(vm).map(|(task, _)| task.id).collect();
+            for id in ids {
+                if let Some(task) = self.tasks.get_mut(id).filter(|it| it.status == Status::Pending)
+                {
+                    // A call may be more than one operation; a share never goes back.
+                    task.progress = task.progress.max(share(operation));
+                }
+            }
+        }
+    }
+
+    /// An object of this class by its reference.
+    pub(crate) fn find(&self, class: Class, reference: &str) -> Result<Uuid, Failure> {
+        let uuid = crate::refs::uuid_in(reference).filter(|it| self.objects.has((class, *it)));
+        uuid.ok_or_else(|| Failure::no_handle(class, reference))
+    }
+
+    /// Puts an object's labels into its record at once.
+    pub(crate) fn relabel(&mut self, key: Key) {
+        if let Some(record) = self.objects.get(key) {
+            let mut record = (**record).clone();
+            self.labels.label(key, &mut record);
+            self.objects.put(key, record);
+        }
+    }
+}
