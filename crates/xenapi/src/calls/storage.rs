@@ -11,7 +11,7 @@ use crate::facade::{Facade, Step, Then};
 use crate::failure::Failure;
 use crate::labels::checked;
 use crate::model::Class;
-use crate::refs::opaque;
+use crate::refs::{opaque, uuid_in};
 use crate::settle::Settled;
 use crate::value::Value;
 
@@ -101,9 +101,15 @@ fn keep_labels(
     Ok(())
 }
 
-fn check_unused(facade: &Facade, vdi: Uuid, sr: &str, name: &str) -> Result<(), Failure> {
-    let row = facade.mirror.vdi(sr, name);
-    if row.is_some_and(|row| !row.users.is_empty()) {
+/// Who uses a VDI is only listed from time to time; what is plugged is known at once.
+fn check_unused(facade: &Facade, vdi: Uuid) -> Result<(), Failure> {
+    let vbds = facade.objects.field((Class::Vdi, vdi), "VBDs").and_then(Value::as_array);
+    let is_plugged = |vbd: &Value| {
+        let vbd = vbd.as_str().and_then(uuid_in).unwrap_or_default();
+        let plugged = facade.objects.field((Class::Vbd, vbd), "currently_attached");
+        plugged == Some(&Value::Bool(true))
+    };
+    if vbds.is_some_and(|vbds| vbds.iter().any(is_plugged)) {
         return Err(Failure::new("VDI_IN_USE", [opaque(vdi), "destroy".to_owned()]));
     }
     Ok(())
@@ -111,7 +117,7 @@ fn check_unused(facade: &Facade, vdi: Uuid, sr: &str, name: &str) -> Result<(), 
 
 pub(super) fn destroy_vdi(facade: &mut Facade, ctx: &Ctx<'_>) -> Result<Step, Failure> {
     let (uuid, sr, name) = facade.vdi(ctx)?;
-    check_unused(facade, uuid, &sr, &name)?;
+    check_unused(facade, uuid)?;
     let destroy = StorageRequest::VdiDestroy { vdi: format!("{sr}:{name}") };
     Ok(Step::Ask(vec![Request::Storage(destroy), list(&sr)], value(Value::void())))
 }
