@@ -22,7 +22,7 @@ use crate::session::Session;
 use crate::tasks::{Doer, Status, Task};
 use crate::value::Value;
 
-use table::{Does, TABLE};
+use table::{Does, Row, TABLE};
 
 /// Methods that do not begin with a session.
 const WITHOUT_SESSION: [&str; 3] = [
@@ -42,12 +42,47 @@ pub(crate) struct Ctx<'a> {
 type Handler = fn(&mut Facade, &Ctx<'_>) -> Result<Step, Failure>;
 
 /// What a call has turned out to be.
-struct Found<'a> {
-    role: Role,
-    works: Option<&'static str>,
-    least: usize,
-    most: usize,
-    run: Box<dyn Fn(&mut Facade, &Ctx<'_>) -> Result<Step, Failure> + 'a>,
+#[derive(Clone, Copy)]
+enum Found {
+    Row(&'static Row),
+    Generic(Class, generic::Verb),
+}
+
+impl Found {
+    fn role(self) -> Role {
+        match self {
+            Self::Row(row) => row.role,
+            Self::Generic(_, verb) => verb.role(),
+        }
+    }
+
+    fn works(self) -> Option<&'static str> {
+        match self {
+            Self::Row(row) => row.works,
+            Self::Generic(..) => None,
+        }
+    }
+
+    /// How many parameters follow the session: as many as must, as many as may.
+    fn params(self) -> (usize, usize) {
+        match self {
+            Self::Row(row) => {
+                let words = row.params.split_ascii_whitespace();
+                (words.clone().filter(|it| !it.ends_with('?')).count(), words.count())
+            }
+            Self::Generic(_, verb) => (verb.params(), verb.params()),
+        }
+    }
+
+    fn run(self, facade: &mut Facade, ctx: &Ctx<'_>) -> Result<Step, Failure> {
+        match self {
+            Self::Row(row) => match row.does {
+                Does::Call(handler) => handler(facade, ctx),
+                Does::Refused => Err(Failure::not_implemented(ctx.method)),
+            },
+            Self::Generic(class, verb) => generic::run(facade, ctx, class, verb),
+        }
+    }
 }
 
 pub(crate) fn call(facade: &mut Facade, call: &Call, moment: &Moment) -> Result<Outcome, Failure> {
@@ -59,18 +94,17 @@ pub(crate) fn call(facade: &mut Facade, call: &Call, moment: &Moment) -> Result<
         return without_session(method, &call.params, moment);
     }
     let Some((reference, args)) = call.params.split_first() else {
-        return Err(match find(facade, method) {
-            Ok(found) => Failure::parameter_count(method, found.least + 1, 0),
-            Err(failure) => failure,
-        });
+        let (least, _) = find(method)?.params();
+        return Err(Failure::parameter_count(method, least + 1, 0));
     };
     let reference = reference.as_str().unwrap_or_default();
     let session = facade.sessions.used(reference, moment.unix_ms)?;
-    let found = find(facade, method)?;
-    if !(found.least..=found.most).contains(&args.len()) {
-        return Err(Failure::parameter_count(method, found.most + 1, args.len() + 1));
+    let found = find(method)?;
+    let (least, most) = found.params();
+    if !(least..=most).contains(&args.len()) {
+        return Err(Failure::parameter_count(method, most + 1, args.len() + 1));
     }
-    if session.role < found.role {
+    if session.role < found.role() {
         return Err(Failure::permission(method));
     }
     if is_async && (method.starts_with("event.") || method.starts_with("session.")) {
@@ -80,9 +114,9 @@ pub(crate) fn call(facade: &mut Facade, call: &Call, moment: &Moment) -> Result<
         return Err(Failure::new("HOST_STILL_BOOTING", [""; 0]));
     }
     let ctx = Ctx { method, session: &session, args, moment };
-    let step = (found.run)(facade, &ctx)?;
+    let step = found.run(facade, &ctx)?;
     if is_async {
-        return start(facade, &ctx, found.works, step);
+        return start(facade, &ctx, found.works(), step);
     }
     Ok(outcome(facade, &ctx, step, None))
 }
@@ -96,7 +130,6 @@ fn outcome(facade: &mut Facade, ctx: &Ctx<'_>, step: Step, task: Option<Uuid>) -
             role: ctx.session.role,
             then,
             task,
-            works_on: None,
         }),
         Step::Events(following, deadline_unix_ms) => {
             let what = Awaited::Events(following);
@@ -162,26 +195,16 @@ pub fn methods() -> Vec<String> {
     all
 }
 
-fn find<'a>(facade: &Facade, method: &'a str) -> Result<Found<'a>, Failure> {
+fn find(method: &str) -> Result<Found, Failure> {
     if let Some(row) = TABLE.iter().find(|row| row.name == method) {
-        let least = row.params.split_ascii_whitespace().filter(|it| !it.ends_with('?')).count();
-        let most = row.params.split_ascii_whitespace().count();
-        let run = move |facade: &mut Facade, ctx: &Ctx<'_>| match row.does {
-            Does::Call(handler) => handler(facade, ctx),
-            Does::Refused => Err(Failure::not_implemented(ctx.method)),
-        };
-        return Ok(Found { role: row.role, works: row.works, least, most, run: Box::new(run) });
+        return Ok(Found::Row(row));
     }
-    let unknown = || Failure::unknown_method(method);
-    let (class, name) = method.split_once('.').ok_or_else(unknown)?;
-    let class = Class::ALL.iter().find(|it| it.name() == class).ok_or_else(unknown)?;
-    let verb = generic::Verb::parse(*class, name).ok_or_else(unknown)?;
-    let _ = facade;
-    let (least, most) = (verb.params(), verb.params());
-    let role = verb.role();
-    let class = *class;
-    let run = move |facade: &mut Facade, ctx: &Ctx<'_>| generic::run(facade, ctx, class, verb);
-    Ok(Found { role, works: None, least, most, run: Box::new(run) })
+    let of_class = || {
+        let (class, name) = method.split_once('.')?;
+        let class = *Class::ALL.iter().find(|it| it.name() == class)?;
+        Some(Found::Generic(class, generic::Verb::parse(class, name)?))
+    };
+    of_class().ok_or_else(|| Failure::unknown_method(method))
 }
 
 /// An error of the daemon in XenAPI's words.
@@ -254,4 +277,4 @@ pub(crate) fn ask(request: Request, then: crate::facade::Then) -> Result<Step, F
 }
 
 #[cfg(test)]
-mod tests;
+mod page;

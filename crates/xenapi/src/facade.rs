@@ -74,7 +74,6 @@ pub struct Asking {
     pub role: Role,
     pub(crate) then: Then,
     pub(crate) task: Option<Uuid>,
-    pub(crate) works_on: Option<Uuid>,
 }
 
 /// What follows once the daemon has done it all.

@@ -22,6 +22,8 @@ mod session;
 mod settle;
 mod spec;
 mod tasks;
+#[cfg(test)]
+mod tests;
 mod value;
 pub mod xmlrpc;
 

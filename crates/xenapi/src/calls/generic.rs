@@ -137,7 +137,7 @@ pub(crate) fn run(
         Verb::GetAllRecords => records(facade, class, None),
         Verb::GetAllRecordsWhere => {
             let condition = Condition::parse(class, ctx.text(0)?)?;
-            records(facade, class, condition)
+            records(facade, class, condition.as_ref())
         }
         Verb::GetByUuid => {
             let uuid = ctx.text(0)?;
@@ -163,10 +163,9 @@ pub(crate) fn run(
     Ok(Step::Value(value))
 }
 
-fn records(facade: &Facade, class: Class, condition: Option<Condition>) -> Value {
-    let is_wanted = |record: &crate::Record| {
-        condition.as_ref().is_none_or(|it| record.get(it.field) == Some(&it.value))
-    };
+fn records(facade: &Facade, class: Class, condition: Option<&Condition>) -> Value {
+    let is_wanted =
+        |record: &crate::Record| condition.is_none_or(|it| record.get(it.field) == Some(&it.value));
     let all = facade.objects.of(class).filter(|(_, record)| is_wanted(record));
     let records = all.map(|(uuid, record)| (opaque(uuid), Value::Record(record.clone())));
     Value::Map(records.collect::<BTreeMap<_, _>>())

@@ -81,9 +81,9 @@ impl View<'_> {
             () if it.operation.is_some() => &[],
             () if is_cd && is_empty => &["insert", "attach"],
             () if is_cd => &["eject", "attach"],
+            () if power_state(object) != "Running" => &["attach"],
             () if is_attached => &["attach", "unplug", "unplug_force"],
-            () if power_state(object) == "Running" => &["attach", "plug"],
-            () => &["attach"],
+            () => &["attach", "plug"],
         };
         self.operations_of(&mut draft, it, allowed);
         let metrics = derived(uuid, "metrics", "");
@@ -109,9 +109,9 @@ impl View<'_> {
         draft.set("currently_attached", is_attached);
         let allowed: &[&str] = match () {
             () if it.operation.is_some() => &[],
+            () if power_state(object) != "Running" => &["attach"],
             () if is_attached => &["attach", "unplug", "unplug_force"],
-            () if power_state(object) == "Running" => &["attach", "plug"],
-            () => &["attach"],
+            () => &["attach", "plug"],
         };
         self.operations_of(&mut draft, it, allowed);
         let metrics = derived(uuid, "metrics", "");

@@ -1,1 +1,0 @@
-//! Calls, as clients make them.
