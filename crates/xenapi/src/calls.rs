@@ -15,7 +15,8 @@ use xen::Uuid;
 use crate::facade::{Asking, Awaited, Facade, Moment, Outcome, Step, Waiting};
 use crate::failure::Failure;
 use crate::model::Class;
-use crate::refs::{derived, opaque};
+use crate::objects::Key;
+use crate::refs::{derived, opaque, uuid_in};
 use crate::rights::Role;
 use crate::rpc::Call;
 use crate::session::Session;
@@ -128,6 +129,7 @@ fn outcome(facade: &mut Facade, ctx: &Ctx<'_>, step: Step, task: Option<Uuid>) -
             requests,
             who: ctx.session.who.clone(),
             role: ctx.session.role,
+            about: about(ctx),
             then,
             task,
         }),
@@ -147,14 +149,14 @@ fn start(
     step: Step,
 ) -> Result<Outcome, Failure> {
     let id = derived(ctx.moment.fresh, "task", ctx.method);
-    let vm = ctx.args.first().and_then(Value::as_str).and_then(crate::refs::uuid_in);
+    let vm = ctx.args.first().and_then(Value::as_str).and_then(uuid_in);
     let works_on = works.zip(vm).map(|(what, vm)| (facade.vm_of_snapshot(vm), what));
     facade.tasks.begin(Task {
         id,
         name: format!("Async.{}", ctx.method),
         description: String::new(),
         who: ctx.session.who.clone(),
-        doer: Doer::Call,
+        doer: if ctx.method == "VM.checkpoint" { Doer::Patient } else { Doer::Call },
         works_on,
         status: Status::Pending,
         progress: 0.0,
@@ -207,21 +209,43 @@ fn find(method: &str) -> Result<Found, Failure> {
     of_class().ok_or_else(|| Failure::unknown_method(method))
 }
 
-/// An error of the daemon in XenAPI's words.
-pub(crate) fn refused(text: &str) -> Failure {
+/// The object of a call: the class of its method, with the reference that comes first.
+fn about(ctx: &Ctx<'_>) -> Option<Key> {
+    let (class, _) = ctx.method.split_once('.')?;
+    let class = Class::named(class)?;
+    Some((class, ctx.args.first().and_then(Value::as_str).and_then(uuid_in)?))
+}
+
+/// An error of the daemon in XenAPI's words. Where those have none, they are the daemon's.
+pub(crate) fn refused(text: &str, about: Option<Key>) -> Failure {
     if text.contains("not permitted") {
         return Failure::new("RBAC_PERMISSION_DENIED", ["", text]);
     }
-    let numbers = || {
-        let (needed, rest) = text.split_once(" needs ")?.1.split_once(" MiB, ")?;
-        let (free, _) = rest.split_once(" MiB are free")?;
-        let bytes = |mib: &str| mib.parse::<u64>().ok()?.checked_mul(1 << 20);
-        Some([bytes(needed)?.to_string(), bytes(free)?.to_string()])
-    };
-    match numbers() {
-        Some(numbers) => Failure::new("HOST_NOT_ENOUGH_FREE_MEMORY", numbers),
-        None => Failure::internal(text),
+    if let Some(numbers) = memory(text) {
+        return Failure::new("HOST_NOT_ENOUGH_FREE_MEMORY", numbers);
     }
+    let Some((class, uuid)) = about else { return Failure::internal(text) };
+    let of_device = |code| Failure::new(code, [class.name(), &opaque(uuid), text]);
+    match class {
+        Class::Vbd | Class::Vif if text.contains("refused to release") => {
+            of_device("DEVICE_DETACH_REJECTED")
+        }
+        Class::Vbd | Class::Vif if text.contains("did not release") => {
+            Failure::new("DEVICE_DETACH_TIMEOUT", [class.name(), &opaque(uuid)])
+        }
+        Class::Vdi if text.contains("in use by") => {
+            Failure::new("VDI_IN_USE", [opaque(uuid), text.to_owned()])
+        }
+        _ => Failure::internal(text),
+    }
+}
+
+/// What is needed and what is free, in bytes, in the daemon's words for too little of it.
+fn memory(text: &str) -> Option<[String; 2]> {
+    let (needed, rest) = text.split_once(" needs ")?.1.split_once(" MiB, ")?;
+    let (free, _) = rest.split_once(" MiB are free")?;
+    let bytes = |mib: &str| mib.parse::<u64>().ok()?.checked_mul(1 << 20);
+    Some([bytes(needed)?.to_string(), bytes(free)?.to_string()])
 }
 
 impl Ctx<'_> {

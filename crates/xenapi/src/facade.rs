@@ -72,6 +72,8 @@ pub struct Asking {
     /// The caller, as the daemon's log is to name it.
     pub who: String,
     pub role: Role,
+    /// What is asked for is about this object.
+    pub(crate) about: Option<Key>,
     pub(crate) then: Then,
     pub(crate) task: Option<Uuid>,
 }
@@ -254,7 +256,7 @@ impl Facade {
         replies: Vec<Result<Reply, String>>,
         now_unix_ms: u64,
     ) -> Outcome {
-        let Asking { requests, then, task, .. } = asking;
+        let Asking { requests, about, then, task, .. } = asking;
         let is_whole = replies.len() == requests.len();
         let mut last = None;
         for (request, reply) in requests.iter().zip(replies) {
@@ -266,7 +268,7 @@ impl Facade {
                     last = if is_ours { last } else { Some(reply) };
                 }
                 Err(text) => {
-                    return self.end(task, Err(calls::refused(&text)), now_unix_ms);
+                    return self.end(task, Err(calls::refused(&text, about)), now_unix_ms);
                 }
             }
         }
@@ -278,6 +280,14 @@ impl Facade {
         let deadline_unix_ms = now_unix_ms + SETTLE_MS;
         let what = Awaited::Settled(settled, value);
         self.woken(Waiting { deadline_unix_ms, what, task }, now_unix_ms)
+    }
+
+    /// Whether the client has given up what is asked for here, which may change with [`Facade::revision`]: the shell hangs
+    /// up on the daemon then, and calls it an error.
+    #[must_use]
+    pub fn is_given_up(&self, asking: &Asking) -> bool {
+        let task = asking.task.and_then(|id| self.tasks.get(id));
+        task.is_some_and(|it| it.status == Status::Cancelling)
     }
 
     fn follow_up(&self, then: Then, last: Option<Reply>) -> (Settled, Value) {
@@ -336,8 +346,11 @@ impl Facade {
 
     /// Derives again what may have changed.
     pub(crate) fn refresh(&mut self, dirty: Dirty) {
-        if dirty.domains {
-            self.polls.want_domains();
+        if !dirty.domains.is_empty() {
+            self.polls.want_domains(dirty.domains);
+        }
+        if !dirty.vifs.is_empty() {
+            self.polls.want_macs(self.mirror.without_macs(&dirty.vifs));
         }
         if !dirty.srs.is_empty() {
             let srs = &self.mirror.live.srs;
@@ -353,6 +366,7 @@ impl Facade {
             let records = self.view().vm_records(vm);
             if self.mirror.is_whole && records.is_empty() {
                 self.labels.forget_devices(vm);
+                self.mirror.forget(vm);
             }
             self.replace(Group::Vm(vm), records);
         }
@@ -381,8 +395,7 @@ impl Facade {
             let Ok(vm) = operation.uuid.parse::<Uuid>() else { continue };
             let ids: Vec<Uuid> = self.tasks.on(vm).map(|(task, _)| task.id).collect();
             for id in ids {
-                if let Some(task) = self.tasks.get_mut(id).filter(|it| it.status == Status::Pending)
-                {
+                if let Some(task) = self.tasks.get_mut(id).filter(|it| it.is_under_way()) {
                     // A call may be more than one operation; a share never goes back.
                     task.progress = task.progress.max(share(operation));
                 }

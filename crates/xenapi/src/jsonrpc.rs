@@ -1,8 +1,8 @@
 //! JSON-RPC, versions 1.0 and 2.0: calls in, answers out.
 
-use serde_json::{Map, Number, Value as Json, json};
+use serde::{Serialize, Serializer};
+use serde_json::{Number, Value as Json, json};
 
-use crate::failure::Failure;
 use crate::rpc::{Call, DEPTH_MAX, Malformed};
 use crate::value::{Answer, Value, date_text};
 
@@ -85,45 +85,71 @@ fn number(it: &Number) -> Result<Value, Malformed> {
 #[must_use]
 pub fn encode(answer: &Answer, envelope: &Envelope) -> String {
     let id = &envelope.id;
-    let json = match (envelope.version, answer) {
-        (Version::Two, Ok(value)) => {
-            json!({"jsonrpc": "2.0", "result": to_json(value), "id": id})
-        }
-        (Version::Two, Err(failure)) => {
-            json!({"jsonrpc": "2.0", "error": error(failure), "id": id})
-        }
+    let reply = match (envelope.version, answer) {
+        (Version::Two, Ok(value)) => Reply::new(id, "2.0").result(value),
+        (Version::Two, Err(failure)) => Reply::new(id, "2.0").error(json!({
+            "code": 1, "message": failure.code(), "data": &failure.parts()[1..],
+        })),
+        // Version 1.0 has both, of which one is null.
         (Version::One, Ok(value)) => {
-            json!({"result": to_json(value), "error": null, "id": id})
+            Reply { error: Some(Json::Null), ..Reply::new(id, "") }.result(value)
         }
         (Version::One, Err(failure)) => {
-            json!({"result": null, "error": failure.parts(), "id": id})
+            Reply { nothing: Some(()), ..Reply::new(id, "") }.error(json!(failure.parts()))
         }
     };
-    json.to_string()
+    serde_json::to_string(&reply).expect("keys are texts")
 }
 
-fn error(failure: &Failure) -> Json {
-    json!({"code": 1, "message": failure.code(), "data": &failure.parts()[1..]})
+/// Written as it is: a tree of all values would be as large again.
+#[derive(Serialize)]
+struct Reply<'a> {
+    #[serde(skip_serializing_if = "str::is_empty")]
+    jsonrpc: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<Json>,
+    id: &'a Json,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    result: Option<&'a Value>,
+    /// No result, where that is to be said.
+    #[serde(rename = "result", skip_serializing_if = "Option::is_none")]
+    nothing: Option<()>,
 }
 
-pub(crate) fn to_json(value: &Value) -> Json {
-    match value {
-        Value::Str(text) => Json::String(text.clone()),
-        Value::Int(it) => Json::from(*it),
-        Value::Count(it) => Json::from(*it),
-        // One that JSON cannot say is zero: none of ours is.
-        Value::Float(it) => Number::from_f64(*it).map_or_else(|| Json::from(0), Json::Number),
-        Value::Bool(it) => Json::Bool(*it),
-        Value::Date(it) => Json::String(date_text(*it)),
-        Value::Array(items) => Json::Array(items.iter().map(to_json).collect()),
-        Value::Map(map) => {
-            Json::Object(map.iter().map(|(key, it)| (key.clone(), to_json(it))).collect())
-        }
-        Value::Record(record) => {
-            let field = |(key, it): (&&str, &Value)| ((*key).to_owned(), to_json(it));
-            Json::Object(record.iter().map(field).collect::<Map<_, _>>())
+impl<'a> Reply<'a> {
+    fn new(id: &'a Json, jsonrpc: &'static str) -> Self {
+        Self { jsonrpc, error: None, id, result: None, nothing: None }
+    }
+
+    fn result(self, value: &'a Value) -> Self {
+        Self { result: Some(value), ..self }
+    }
+
+    fn error(self, error: Json) -> Self {
+        Self { error: Some(error), ..self }
+    }
+}
+
+impl Serialize for Value {
+    fn serialize<S: Serializer>(&self, out: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Str(text) => out.serialize_str(text),
+            Self::Int(it) => out.serialize_i64(*it),
+            Self::Count(it) => out.serialize_u32(*it),
+            // One that JSON cannot say is zero: none of ours is.
+            Self::Float(it) => out.serialize_f64(if it.is_finite() { *it } else { 0.0 }),
+            Self::Bool(it) => out.serialize_bool(*it),
+            Self::Date(it) => out.serialize_str(&date_text(*it)),
+            Self::Array(items) => out.collect_seq(items),
+            Self::Map(map) => out.collect_map(map),
+            Self::Record(record) => out.collect_map(record.iter()),
         }
     }
+}
+
+/// One value as JSON.
+pub(crate) fn to_json(value: &Value) -> Json {
+    serde_json::to_value(value).expect("keys are texts")
 }
 
 #[cfg(test)]
@@ -132,6 +158,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::Failure;
     use crate::rpc::tests::value as any_value;
 
     #[test]
@@ -172,8 +199,8 @@ mod tests {
         expect![[r#"
             {"error":null,"id":1,"result":["19700101T00:00:00Z",3]}
             {"error":["CODE","p"],"id":1,"result":null}
-            {"id":1,"jsonrpc":"2.0","result":["19700101T00:00:00Z",3]}
-            {"error":{"code":1,"data":["p"],"message":"CODE"},"id":1,"jsonrpc":"2.0"}
+            {"jsonrpc":"2.0","id":1,"result":["19700101T00:00:00Z",3]}
+            {"jsonrpc":"2.0","error":{"code":1,"data":["p"],"message":"CODE"},"id":1}
         "#]]
         .assert_eq(&all);
     }

@@ -3,10 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use api::{
-    CheckpointRow, DeviceObject, DomainObject, DomainRow, Object, ObjectChange, Objects,
-    OperationObject, Reply, Request, SrRow, StorageRequest, Topology, VdiRow, VmObject,
+    CheckpointRow, DeviceObject, DomainObject, DomainRow, NetworkRow, Object, ObjectChange,
+    Objects, OperationObject, Reply, Request, SrRow, StorageRequest, Topology, VdiList, VdiRow,
+    VmObject,
 };
 use xen::Uuid;
+
+use crate::spec::Spec;
 
 /// The live model.
 #[derive(Clone, Debug, Default)]
@@ -29,6 +32,8 @@ pub(crate) struct Mirror {
     pub is_whole: bool,
     /// By domid.
     pub rows: BTreeMap<u16, DomainRow>,
+    /// Addresses of VMs' interfaces by their number. A VM has the same ones as long as it is there.
+    macs: BTreeMap<Uuid, BTreeMap<u32, String>>,
     pub info: BTreeMap<String, String>,
     pub topology: Topology,
     pub bridge: String,
@@ -49,8 +54,10 @@ pub(crate) struct Dirty {
     pub tasks: bool,
     /// SRs that have to be looked at.
     pub srs: BTreeSet<String>,
-    /// Domains have come or gone.
-    pub domains: bool,
+    /// Domains that are new, or that are another's now.
+    pub domains: BTreeSet<u16>,
+    /// VMs whose interfaces are new.
+    pub vifs: BTreeSet<Uuid>,
 }
 
 impl Dirty {
@@ -69,7 +76,8 @@ impl Dirty {
         self.storage |= other.storage;
         self.networks |= other.networks;
         self.tasks |= other.tasks;
-        self.domains |= other.domains;
+        self.domains.extend(other.domains);
+        self.vifs.extend(other.vifs);
     }
 }
 
@@ -98,7 +106,8 @@ impl Live {
             Some(vm) => self.vms.insert(uuid, vm),
             None => self.vms.remove(&uuid),
         };
-        let domains = before.and_then(|it| it.domid) != domid;
+        let is_new = before.and_then(|it| it.domid) != domid;
+        let domains = domid.filter(|_| is_new).into_iter().collect();
         Dirty { host: true, tasks: true, domains, ..Dirty::vm(uuid) }
     }
 
@@ -110,6 +119,8 @@ impl Live {
         };
         let Some((vm, kind, devid)) = parts() else { return Dirty::default() };
         let devices = self.devices.entry(vm).or_default();
+        // It has its address once it is attached.
+        let is_vif = device.as_ref().is_some_and(|it| it.kind == "vif" && it.state == "attached");
         match device {
             Some(device) => devices.insert((kind, devid), device),
             None => devices.remove(&(kind, devid)),
@@ -117,7 +128,8 @@ impl Live {
         if devices.is_empty() {
             self.devices.remove(&vm);
         }
-        Dirty::of_device(vm)
+        let vifs = Some(vm).filter(|_| is_vif).into_iter().collect();
+        Dirty { vifs, ..Dirty::of_device(vm) }
     }
 
     fn apply_domain(&mut self, key: &str, domain: Option<DomainObject>) -> Dirty {
@@ -129,7 +141,7 @@ impl Live {
         };
         let before = before.and_then(|it| it.uuid.parse().ok());
         let vms = [before, uuid].into_iter().flatten().collect();
-        Dirty { vms, host: true, domains: true, ..Dirty::default() }
+        Dirty { vms, host: true, domains: BTreeSet::from([domid]), ..Dirty::default() }
     }
 
     fn apply_operation(&mut self, key: &str, operation: Option<OperationObject>) -> Dirty {
@@ -154,7 +166,8 @@ impl Live {
             storage: true,
             networks: true,
             tasks: true,
-            domains: true,
+            domains: self.vms.values().filter_map(|it| it.domid).collect(),
+            vifs: self.devices.keys().copied().collect(),
         }
     }
 }
@@ -202,19 +215,11 @@ impl Mirror {
                 self.bridge.clone_from(bridge);
                 Dirty { networks: true, ..Dirty::default() }
             }
-            Reply::Vdis(list) => {
-                let Request::Storage(StorageRequest::VdiList { srs }) = request else {
-                    return Dirty::default();
-                };
-                for sr in srs {
-                    let of_sr = list.vdis.iter().filter(|vdi| vdi.sr == *sr);
-                    let of_sr = of_sr.map(|vdi| (vdi.name.clone(), vdi.clone()));
-                    self.vdis.insert(sr.clone(), of_sr.collect());
-                }
-                // VBDs name their VDIs.
-                let vms = self.live.devices.keys().copied().collect();
-                Dirty { storage: true, vms, ..Dirty::default() }
-            }
+            Reply::Vdis(list) => match request {
+                Request::Storage(StorageRequest::VdiList { srs }) => self.learn_vdis(srs, list),
+                _ => Dirty::default(),
+            },
+            Reply::Networks(rows) => self.learn_macs(request, rows),
             Reply::Srs(rows) => {
                 let rows = rows.iter().filter(|row| row.bytes.is_some());
                 self.spaces.extend(rows.map(|row| (row.name.clone(), row.clone())));
@@ -226,20 +231,62 @@ impl Mirror {
         }
     }
 
+    fn learn_vdis(&mut self, srs: &[String], list: &VdiList) -> Dirty {
+        // VMs whose disks name VDIs that have come or gone.
+        let mut changed = BTreeSet::new();
+        for sr in srs {
+            let of_sr = list.vdis.iter().filter(|vdi| vdi.sr == *sr);
+            let now: BTreeMap<String, VdiRow> =
+                of_sr.map(|vdi| (vdi.name.clone(), vdi.clone())).collect();
+            let before = self.vdis.insert(sr.clone(), now.clone()).unwrap_or_default();
+            let gone = before.keys().filter(|name| !now.contains_key(*name));
+            let come = now.keys().filter(|name| !before.contains_key(*name));
+            changed.extend(gone.chain(come).map(|name| format!("{sr}:{name}")));
+        }
+        let names_one = |device: &DeviceObject| {
+            device.kind == "vbd"
+                && Spec(&device.config).get("target").is_some_and(|it| changed.contains(it))
+        };
+        let vms = self.live.devices.iter();
+        let vms = vms.filter(|(_, devices)| devices.values().any(names_one));
+        Dirty { storage: true, vms: vms.map(|(vm, _)| *vm).collect(), ..Dirty::default() }
+    }
+
+    fn learn_macs(&mut self, request: &Request, rows: &[NetworkRow]) -> Dirty {
+        let Request::NetworkList { targets } = request else { return Dirty::default() };
+        let [target] = targets.as_slice() else { return Dirty::default() };
+        let Ok(vm) = target.0.parse::<Uuid>() else { return Dirty::default() };
+        let macs = self.macs.entry(vm).or_default();
+        macs.extend(rows.iter().map(|row| (row.devid, row.mac.clone())));
+        Dirty::vm(vm)
+    }
+
+    /// Rows of all domains, or of some with the times of their starts.
     fn learn_rows(&mut self, request: &Request, rows: &[DomainRow]) -> Dirty {
-        let with_starts = matches!(request, Request::Uptime { .. });
-        let mut known: BTreeMap<u16, DomainRow> = BTreeMap::new();
+        let mut dirty = Dirty { host: true, ..Dirty::default() };
+        let is_all = matches!(request, Request::List { .. });
+        let mut before = std::mem::take(&mut self.rows);
         for row in rows {
             let mut row = row.clone();
-            let before = self.rows.get(&row.domid).filter(|it| it.uuid == row.uuid);
-            if !with_starts && row.started_unix_s.is_none() {
-                row.started_unix_s = before.and_then(|it| it.started_unix_s);
+            let known = before.remove(&row.domid).filter(|it| it.uuid == row.uuid);
+            if is_all && let Some(known) = &known {
+                row.started_unix_s = known.started_unix_s;
             }
-            known.insert(row.domid, row);
+            let is_shown = |row: &DomainRow| {
+                (row.mem_kib, row.mem_max_kib, row.vcpus_online, row.paused, row.started_unix_s)
+            };
+            if known.as_ref().map(is_shown) != Some(is_shown(&row)) {
+                dirty.vms.extend(row.uuid.parse::<Uuid>());
+            }
+            if is_all && row.managed && row.started_unix_s.is_none() {
+                dirty.domains.insert(row.domid);
+            }
+            self.rows.insert(row.domid, row);
         }
-        self.rows = known;
-        let of_rows = self.rows.values().filter_map(|row| row.uuid.parse().ok());
-        Dirty { vms: of_rows.collect(), host: true, ..Dirty::default() }
+        if !is_all {
+            self.rows.extend(before);
+        }
+        dirty
     }
 
     fn learn_checkpoints(&mut self, request: &Request, rows: &[CheckpointRow]) -> Dirty {
@@ -274,6 +321,30 @@ impl Mirror {
 
     pub(crate) fn row(&self, domid: u16, uuid: &str) -> Option<&DomainRow> {
         self.rows.get(&domid).filter(|row| row.uuid == uuid)
+    }
+
+    /// VMs of these that have an interface whose address nobody knows.
+    pub(crate) fn without_macs(&self, vms: &BTreeSet<Uuid>) -> BTreeSet<Uuid> {
+        let is_unknown = |vm: &Uuid, it: &DeviceObject| {
+            it.kind == "vif" && it.state == "attached" && self.mac(*vm, it).is_empty()
+        };
+        let lacks = |vm: &&Uuid| {
+            let devices = self.live.devices.get(vm).into_iter().flat_map(|it| it.values());
+            let mut devices = devices.filter(|it| is_unknown(vm, it));
+            devices.next().is_some()
+        };
+        vms.iter().filter(lacks).copied().collect()
+    }
+
+    /// The address of an interface; empty if nobody knows it.
+    pub(crate) fn mac<'a>(&'a self, vm: Uuid, it: &'a DeviceObject) -> &'a str {
+        let known = || self.macs.get(&vm)?.get(&it.devid).map(String::as_str);
+        Spec(&it.config).get("mac").or_else(known).unwrap_or_default()
+    }
+
+    /// Nothing of a VM is there any more.
+    pub(crate) fn forget(&mut self, vm: Uuid) {
+        self.macs.remove(&vm);
     }
 
     /// A line of the host's information.

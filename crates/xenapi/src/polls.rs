@@ -2,7 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use api::{CheckpointRequest, HostRequest, Request, StorageRequest};
+use api::{CheckpointRequest, HostRequest, Request, StorageRequest, Target};
+use xen::Uuid;
 
 /// Questions that follow from changes are asked no more often than this.
 const PAUSE_MS: u64 = 1000;
@@ -14,8 +15,6 @@ enum Question {
     Defaults,
     /// Memory and vCPUs of domains.
     Domains,
-    /// The same, and since when they run.
-    Starts,
     Checkpoints,
     Vdis(String),
     Space(String),
@@ -29,13 +28,20 @@ struct Poll {
 }
 
 #[derive(Debug)]
-pub(crate) struct Polls(BTreeMap<Question, Poll>);
+pub(crate) struct Polls {
+    questions: BTreeMap<Question, Poll>,
+    /// Domains of which nobody knows since when they run,
+    starts: BTreeSet<u16>,
+    /// and VMs of which nobody knows the addresses of their interfaces. These are asked for one by one: one that is gone
+    /// would fail the request for all.
+    macs: BTreeSet<Uuid>,
+}
 
 impl Question {
     /// Asked again after this time, whatever happens; `None`: never.
     fn every_ms(&self) -> Option<u64> {
         match self {
-            Self::Topology | Self::Defaults | Self::Starts => None,
+            Self::Topology | Self::Defaults => None,
             Self::Domains => Some(10_000),
             Self::Info => Some(30_000),
             Self::Checkpoints | Self::Vdis(_) | Self::Space(_) => Some(60_000),
@@ -48,7 +54,6 @@ impl Question {
             Self::Topology => Request::Host(HostRequest::Topology { pci: Vec::new() }),
             Self::Defaults => Request::Host(HostRequest::Defaults),
             Self::Domains => Request::List { targets: Vec::new() },
-            Self::Starts => Request::Uptime { targets: Vec::new() },
             Self::Checkpoints => {
                 Request::Checkpoint(CheckpointRequest::CheckpointList { vms: Vec::new() })
             }
@@ -65,31 +70,38 @@ impl Polls {
             Question::Topology,
             Question::Defaults,
             Question::Domains,
-            Question::Starts,
             Question::Checkpoints,
         ];
-        Self(all.into_iter().map(|it| (it, Poll::default())).collect())
+        Self {
+            questions: all.into_iter().map(|it| (it, Poll::default())).collect(),
+            starts: BTreeSet::new(),
+            macs: BTreeSet::new(),
+        }
     }
 
-    /// Domains have come or gone.
-    pub(crate) fn want_domains(&mut self) {
-        for question in [Question::Starts, Question::Info] {
-            self.0.entry(question).or_default().is_wanted = true;
-        }
+    /// These domains are new.
+    pub(crate) fn want_domains(&mut self, domids: BTreeSet<u16>) {
+        self.starts.extend(domids);
+        self.questions.entry(Question::Info).or_default().is_wanted = true;
+    }
+
+    /// These VMs have interfaces whose addresses are not known.
+    pub(crate) fn want_macs(&mut self, vms: BTreeSet<Uuid>) {
+        self.macs.extend(vms);
     }
 
     /// These SRs have changed.
     pub(crate) fn want_srs(&mut self, srs: &BTreeSet<String>) {
         for sr in srs {
             for question in [Question::Vdis(sr.clone()), Question::Space(sr.clone())] {
-                self.0.entry(question).or_default().is_wanted = true;
+                self.questions.entry(question).or_default().is_wanted = true;
             }
         }
     }
 
     /// Only these SRs are there.
     pub(crate) fn keep_srs<'a>(&mut self, has: impl Fn(&str) -> bool + 'a) {
-        self.0.retain(|question, _| match question {
+        self.questions.retain(|question, _| match question {
             Question::Vdis(sr) | Question::Space(sr) => has(sr),
             _ => true,
         });
@@ -103,9 +115,16 @@ impl Polls {
             (poll.is_wanted && since >= PAUSE_MS)
                 || question.every_ms().is_some_and(|every| since >= every)
         };
-        let (question, poll) = self.0.iter_mut().find(|(question, poll)| is_due(question, poll))?;
-        *poll = Poll { asked_unix_ms: Some(now_unix_ms), is_wanted: false };
-        Some(question.request())
+        let mut questions = self.questions.iter_mut();
+        if let Some((question, poll)) = questions.find(|(question, poll)| is_due(question, poll)) {
+            *poll = Poll { asked_unix_ms: Some(now_unix_ms), is_wanted: false };
+            return Some(question.request());
+        }
+        if let Some(domid) = self.starts.pop_first() {
+            return Some(Request::Uptime { targets: vec![Target(domid.to_string())] });
+        }
+        let vm = self.macs.pop_first()?;
+        Some(Request::NetworkList { targets: vec![Target(vm.to_string())] })
     }
 }
 
@@ -117,16 +136,20 @@ mod tests {
     fn each_question_has_its_time() {
         let mut polls = Polls::new();
         let mut all = |now| std::iter::from_fn(|| polls.due(now)).count();
-        assert_eq!(all(100_000), 6);
+        assert_eq!(all(100_000), 5);
         assert_eq!(all(105_000), 0);
         assert_eq!(all(110_000), 1);
         polls.want_srs(&BTreeSet::from(["files".to_owned()]));
-        polls.want_domains();
+        polls.want_domains(BTreeSet::from([7]));
+        polls.want_macs(BTreeSet::from([Uuid([1; 16])]));
         let all: Vec<_> = std::iter::from_fn(|| polls.due(110_500)).collect();
-        let vdis = StorageRequest::VdiList { srs: vec!["files".to_owned()] };
-        assert!(all.contains(&Request::Storage(vdis)));
-        assert!(all.contains(&Request::Uptime { targets: Vec::new() }));
+        let names: Vec<_> = all.iter().map(api::name_of).collect();
+        assert_eq!(
+            names,
+            ["info", "storage vdi-list", "storage sr-info", "uptime", "network-list"]
+        );
         polls.keep_srs(|_| false);
-        assert!(!polls.0.keys().any(|it| matches!(it, Question::Vdis(_) | Question::Space(_))));
+        let is_sr = |it: &Question| matches!(it, Question::Vdis(_) | Question::Space(_));
+        assert!(!polls.questions.keys().any(is_sr));
     }
 }

@@ -19,6 +19,8 @@ const PENDING_MAX: usize = 2000;
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Status {
     Pending,
+    /// It is to be given up.
+    Cancelling,
     Success,
     Failure,
     Cancelled,
@@ -28,6 +30,7 @@ impl Status {
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Pending => "pending",
+            Self::Cancelling => "cancelling",
             Self::Success => "success",
             Self::Failure => "failure",
             Self::Cancelled => "cancelled",
@@ -35,7 +38,7 @@ impl Status {
     }
 
     pub(crate) fn named(name: &str) -> Option<Self> {
-        [Self::Pending, Self::Success, Self::Failure, Self::Cancelled]
+        [Self::Pending, Self::Cancelling, Self::Success, Self::Failure, Self::Cancelled]
             .into_iter()
             .find(|it| it.as_str() == name)
     }
@@ -46,6 +49,8 @@ impl Status {
 pub(crate) enum Doer {
     /// A call of the façade.
     Call,
+    /// One that the daemon gives up when its client hangs up.
+    Patient,
     /// The client that made it.
     Client,
 }
@@ -86,13 +91,13 @@ impl Tasks {
 
     /// Those in progress on a VM.
     pub(crate) fn on(&self, vm: Uuid) -> impl Iterator<Item = (&Task, &'static str)> {
-        self.0.values().filter(|it| it.status == Status::Pending).filter_map(move |it| {
+        self.0.values().filter(|it| it.is_under_way()).filter_map(move |it| {
             it.works_on.filter(|(on, _)| *on == vm).map(|(_, operation)| (it, operation))
         })
     }
 
     pub(crate) fn begin(&mut self, task: Task) -> Result<(), Failure> {
-        let pending = self.0.values().filter(|it| it.status == Status::Pending).count();
+        let pending = self.0.values().filter(|it| it.is_under_way()).count();
         if pending >= PENDING_MAX {
             return Err(Failure::new("TOO_BUSY", [""; 0]));
         }
@@ -102,9 +107,7 @@ impl Tasks {
     }
 
     pub(crate) fn end(&mut self, id: Uuid, answer: &Answer, now_unix_ms: u64) {
-        let Some(task) = self.0.get_mut(&id).filter(|it| it.status == Status::Pending) else {
-            return;
-        };
+        let Some(task) = self.0.get_mut(&id).filter(|it| it.is_under_way()) else { return };
         task.ended_unix_ms = Some(now_unix_ms);
         task.progress = 1.0;
         match answer {
@@ -115,7 +118,8 @@ impl Tasks {
                 task.result = xmlrpc::encode_value(value);
             }
             Err(failure) => {
-                task.status = Status::Failure;
+                let is_given_up = task.status == Status::Cancelling;
+                task.status = if is_given_up { Status::Cancelled } else { Status::Failure };
                 task.error_info = failure.parts().to_vec();
             }
         }
@@ -145,6 +149,10 @@ fn seconds(unix_ms: u64) -> Value {
 }
 
 impl Task {
+    pub(crate) fn is_under_way(&self) -> bool {
+        matches!(self.status, Status::Pending | Status::Cancelling)
+    }
+
     pub(crate) fn record(&self, host: &str) -> Record {
         let mut record = Class::Task.blank();
         let mut set = |field, value: Value| record.insert(field, value);
@@ -163,7 +171,8 @@ impl Task {
         set("backtrace", "()".into());
         let allowed: &[&str] = match (self.status, self.doer) {
             (Status::Pending, Doer::Client) => &["cancel", "destroy"],
-            (Status::Pending, Doer::Call) => &[],
+            (Status::Pending, Doer::Patient) => &["cancel"],
+            (Status::Pending | Status::Cancelling, _) => &[],
             _ => &["destroy"],
         };
         set("allowed_operations", allowed.iter().copied().collect());

@@ -347,6 +347,26 @@ fn an_error_of_the_daemon_is_the_failure_of_the_task() {
 }
 
 #[test]
+fn a_checkpoint_can_be_given_up() {
+    let mut world = World::new(Role::Admin);
+    let args = [reference(), "a b".into()];
+    let Outcome::Started { task, work } = world.call("Async.VM.checkpoint", &args) else {
+        panic!("it is started")
+    };
+    let Outcome::Ask(asking) = *work else { panic!("the daemon is asked") };
+    let names: Vec<_> = asking.requests.iter().map(api::name_of).collect();
+    assert_eq!(names, ["checkpoint checkpoint", "checkpoint checkpoint-list"]);
+    assert!(!world.facade.is_given_up(&asking));
+    assert_eq!(world.short("task.cancel", &[task.clone()]), "done");
+    assert!(world.facade.is_given_up(&asking));
+    assert_eq!(world.short("task.destroy", &[task.clone()]), "OPERATION_NOT_ALLOWED");
+    let now = world.now_unix_ms;
+    world.facade.answered(asking, vec![Err("given up".to_owned())], now);
+    assert_eq!(world.value("task.get_status", &[task.clone()]), "cancelled".into());
+    assert_eq!(world.short("task.destroy", &[task]), "done");
+}
+
+#[test]
 fn a_disk_is_made_plugged_unplugged_and_forgotten() {
     let mut world = World::new(Role::Admin);
     let vdi = world.value("VDI.get_by_name_label", &["spare".into()]);

@@ -447,8 +447,8 @@ pub(crate) const TABLE: &[Row] = &[
     // Tasks, messages, events.
     row("task.create", "label description", Viewer, task::create, "A task of the client's own"),
     row("task.destroy", "self", Viewer, task::destroy, "By who began it, or an admin"),
-    row("task.cancel", "task", Viewer, task::cancel, "Of the client's own"),
-    row("task.set_status", "self value", Viewer, task::set_status, "Likewise"),
+    row("task.cancel", "task", Viewer, task::cancel, "Of the client's own, or a checkpoint's"),
+    row("task.set_status", "self value", Viewer, task::set_status, "Of the client's own"),
     row("task.set_progress", "self value", Viewer, task::set_progress, "Likewise"),
     row("task.set_result", "self value", Viewer, task::set_result, "Likewise"),
     row("task.set_error_info", "self value", Viewer, task::set_error_info, "Likewise"),

@@ -63,7 +63,7 @@ fn own<'a>(facade: &'a mut Facade, ctx: &Ctx<'_>) -> Result<&'a mut Task, Failur
 
 pub(super) fn destroy(facade: &mut Facade, ctx: &Ctx<'_>) -> Result<Step, Failure> {
     let task = own(facade, ctx)?;
-    if task.doer == Doer::Call && task.status == Status::Pending {
+    if task.doer != Doer::Client && task.is_under_way() {
         return Err(Failure::not_allowed("the task has not ended"));
     }
     let id = task.id;
@@ -79,7 +79,7 @@ fn moved(
     change: impl FnOnce(&mut Task) -> Result<(), Failure>,
 ) -> Result<Step, Failure> {
     let task = own(facade, ctx)?;
-    if task.doer == Doer::Call {
+    if task.doer != Doer::Client {
         return Err(Failure::not_allowed("the task is a call's"));
     }
     change(task)?;
@@ -89,13 +89,18 @@ fn moved(
 
 pub(super) fn cancel(facade: &mut Facade, ctx: &Ctx<'_>) -> Result<Step, Failure> {
     let now = ctx.moment.unix_ms;
-    moved(facade, ctx, |task| {
-        if task.status == Status::Pending {
+    let task = own(facade, ctx)?;
+    match task.doer {
+        Doer::Call => return Err(Failure::not_allowed("what the task does has to be done")),
+        _ if !task.is_under_way() => {}
+        Doer::Patient => task.status = Status::Cancelling,
+        Doer::Client => {
             task.status = Status::Cancelled;
             task.ended_unix_ms = Some(now);
         }
-        Ok(())
-    })
+    }
+    facade.tasks_changed(None);
+    Step::void()
 }
 
 pub(super) fn set_status(facade: &mut Facade, ctx: &Ctx<'_>) -> Result<Step, Failure> {
