@@ -357,13 +357,14 @@ fn a_checkpoint_can_be_given_up() {
     let names: Vec<_> = asking.requests.iter().map(api::name_of).collect();
     assert_eq!(names, ["checkpoint checkpoint", "checkpoint checkpoint-list"]);
     assert!(!world.facade.is_given_up(&asking));
-    assert_eq!(world.short("task.cancel", &[task.clone()]), "done");
+    let task = [task];
+    assert_eq!(world.short("task.cancel", &task), "done");
     assert!(world.facade.is_given_up(&asking));
-    assert_eq!(world.short("task.destroy", &[task.clone()]), "OPERATION_NOT_ALLOWED");
+    assert_eq!(world.short("task.destroy", &task), "OPERATION_NOT_ALLOWED");
     let now = world.now_unix_ms;
     world.facade.answered(asking, vec![Err("given up".to_owned())], now);
-    assert_eq!(world.value("task.get_status", &[task.clone()]), "cancelled".into());
-    assert_eq!(world.short("task.destroy", &[task]), "done");
+    assert_eq!(world.value("task.get_status", &task), "cancelled".into());
+    assert_eq!(world.short("task.destroy", &task), "done");
 }
 
 #[test]

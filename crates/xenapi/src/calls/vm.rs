@@ -72,7 +72,8 @@ pub(super) fn revert(facade: &mut Facade, ctx: &Ctx<'_>) -> Result<Step, Failure
     };
     let revert = Revert { vm: target(vm), name, paused: false, progress: false };
     let request = Request::Checkpoint(CheckpointRequest::Revert(revert));
-    ask(request, settled(Settled::Power(vm, "Running")))
+    let domid = facade.mirror.live.vms.get(&vm).and_then(|it| it.domid);
+    ask(request, settled(Settled::Rebooted(vm, domid)))
 }
 
 pub(super) fn destroy(facade: &mut Facade, ctx: &Ctx<'_>) -> Result<Step, Failure> {
