@@ -23,7 +23,8 @@ use crate::mirror::{Dirty, Mirror};
 use crate::model::Class;
 use crate::objects::{Group, Key, Objects, Records};
 use crate::polls::Polls;
-use crate::records::View;
+use crate::records::{View, checkpoint_uuid};
+use crate::refs::{opaque, uuid_in};
 use crate::rights::Role;
 use crate::rpc::Call;
 use crate::session::{Session, Sessions};
@@ -40,7 +41,9 @@ pub struct Identity {
     /// Where clients find consoles and the like.
     pub address: String,
     pub release: String,
+    /// When the shell began, and when the host did.
     pub started_unix_s: u64,
+    pub booted_unix_s: u64,
 }
 
 /// When a call comes, and a UUID that nobody can guess.
@@ -294,12 +297,30 @@ impl Facade {
         match (then, last) {
             (Then::Settle(settled, value), _) => (settled, value),
             (Then::Checkpointed(vm), Some(Reply::Checkpointed { name })) => {
-                let uuid = crate::records::checkpoint_uuid(vm, &name);
-                (Settled::There((Class::Vm, uuid)), crate::refs::opaque(uuid).into())
+                let uuid = checkpoint_uuid(vm, &name);
+                (Settled::There((Class::Vm, uuid)), opaque(uuid).into())
             }
             (Then::Text, Some(Reply::Text(text))) => (Settled::Now, text.into()),
             (Then::Checkpointed(_) | Then::Text, _) => (Settled::Now, Value::void()),
         }
+    }
+
+    /// The user of a session and the role, for what is served beside calls and gets the session's reference.
+    ///
+    /// # Errors
+    /// There is no such session.
+    pub fn user(&mut self, session: &str, now_unix_ms: u64) -> Result<(String, Role), Failure> {
+        let session = self.sessions.used(session, now_unix_ms)?;
+        Ok((session.who, session.role))
+    }
+
+    /// The VM of a console, by the console's UUID or reference, and whether it is a screen.
+    #[must_use]
+    pub fn console(&self, name: &str) -> Option<(Uuid, bool)> {
+        let uuid = name.parse().ok().or_else(|| uuid_in(name))?;
+        let record = self.objects.get((Class::Console, uuid))?;
+        let vm = record.get("VM").and_then(Value::as_str).and_then(uuid_in)?;
+        Some((vm, record.get("protocol") == Some(&Value::from("rfb"))))
     }
 
     /// Something has changed, or the time is over.
@@ -312,7 +333,7 @@ impl Facade {
                 self.end(task, Ok(value), now_unix_ms)
             }
             Awaited::Events(following) if !self.sessions.is_there(following.session) => {
-                let reference = crate::refs::opaque(following.session);
+                let reference = opaque(following.session);
                 Outcome::Reply(Err(Failure::no_session(&reference)))
             }
             Awaited::Events(following) => match self.events(following, is_late) {
@@ -405,7 +426,7 @@ impl Facade {
 
     /// An object of this class by its reference.
     pub(crate) fn find(&self, class: Class, reference: &str) -> Result<Uuid, Failure> {
-        let uuid = crate::refs::uuid_in(reference).filter(|it| self.objects.has((class, *it)));
+        let uuid = uuid_in(reference).filter(|it| self.objects.has((class, *it)));
         uuid.ok_or_else(|| Failure::no_handle(class, reference))
     }
 

@@ -79,7 +79,7 @@ impl Failure {
 
     #[must_use]
     pub fn permission(method: &str) -> Self {
-        let permission = method.to_ascii_lowercase().replace('.', "/");
+        let permission = method.to_ascii_lowercase();
         Self::new("RBAC_PERMISSION_DENIED", [permission.as_str(), "No permission in user session"])
     }
 

@@ -3,6 +3,16 @@
 //! Objects of XenAPI are derived from the daemon's live model; calls become requests of the local protocol. This crate
 //! decides: a shell serves HTTP, asks the daemon, keeps time and draws random numbers. [`Facade`] says how they go
 //! together, [`rpc`] reads and writes bodies, [`model`] has the classes.
+//!
+//! What a shell does:
+//!
+//! - It sends [`Facade::follow`] to the daemon and gives the answer to [`Facade::learn`], for ever; and beside that
+//!   [`Facade::due`], as long as there is something, a few times a second.
+//! - It decodes the body of a POST with [`rpc::decode`], calls [`Facade::call`], does what the [`Outcome`] says, and
+//!   encodes the answer. A body that is no call is answered by status 500.
+//! - It wakes whoever waits when [`Facade::revision`] has changed, and at the deadline.
+//! - It keeps [`Facade::labels`] in a file when their number has changed.
+//! - It serves consoles and the like with [`Facade::user`] and [`Facade::console`].
 
 mod calls;
 mod events;

@@ -6,6 +6,7 @@ mod network;
 mod storage;
 mod vm;
 
+use api::DeviceObject;
 use xen::Uuid;
 
 use crate::facade::Identity;
@@ -57,6 +58,22 @@ impl View<'_> {
 
     pub(crate) fn network(&self, bridge: &str) -> Uuid {
         self.of_host("network", bridge)
+    }
+
+    /// The devices that a VM has, and those that could be plugged.
+    pub(crate) fn devices_of(&self, vm: Uuid) -> impl Iterator<Item = &DeviceObject> {
+        let known = self.mirror.live.devices.get(&vm);
+        let is_known = move |it: &&DeviceObject| {
+            known.is_some_and(|known| known.contains_key(&(it.kind.clone(), it.devid)))
+        };
+        let planned = self.labels.devices_of(vm).filter(move |it| !is_known(it));
+        known.into_iter().flat_map(|it| it.values()).chain(planned)
+    }
+
+    /// Those of all VMs.
+    pub(crate) fn all_devices(&self) -> impl Iterator<Item = (Uuid, &DeviceObject)> {
+        let vms = self.mirror.live.vms.keys();
+        vms.flat_map(|vm| self.devices_of(*vm).map(|it| (*vm, it)))
     }
 
     /// Domain 0's, which says that it is zero.

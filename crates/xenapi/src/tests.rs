@@ -76,6 +76,7 @@ impl World {
             address: "192.0.2.1".to_owned(),
             release: "0.1.0".to_owned(),
             started_unix_s: 1,
+            booted_unix_s: 1,
         };
         let facade = Facade::new(identity, BASE, &Json::Null);
         let mut world = Self { facade, session: String::new(), now_unix_ms: 1_000_000, fresh: 0 };
@@ -230,6 +231,22 @@ fn a_session_ends_with_its_logout() {
     assert!(matches!(waiting, Outcome::Reply(Ok(_))), "all is news");
     assert_eq!(world.short("session.logout", &[]), "done");
     assert_eq!(world.short("VM.get_all", &[]), "SESSION_INVALID");
+}
+
+#[test]
+fn doors_beside_calls_know_sessions_and_consoles() {
+    let mut world = World::new(Role::Operator);
+    let (session, now) = (world.session.clone(), world.now_unix_ms);
+    assert_eq!(world.facade.user(&session, now), Ok(("ann".to_owned(), Role::Operator)));
+    assert!(world.facade.user("OpaqueRef:NULL", now).is_err());
+    let consoles = world.value("VM.get_consoles", &[reference()]);
+    let console = consoles.as_array().expect("a list")[0].clone();
+    let text = console.as_str().expect("a reference");
+    assert_eq!(world.facade.console(text), Some((VM, false)));
+    let location = world.value("console.get_location", &[console.clone()]);
+    let uuid = location.as_str().and_then(|it| it.rsplit('=').next()).expect("it has one");
+    assert_eq!(world.facade.console(uuid), Some((VM, false)));
+    assert_eq!(world.facade.console("x"), None);
 }
 
 #[test]

@@ -50,9 +50,8 @@ impl Facade {
         let uuid = ctx.handle(self, class, 0)?;
         let vm = self.objects.field((class, uuid), "VM").and_then(Value::as_str);
         let vm = vm.and_then(crate::refs::uuid_in).unwrap_or_default();
-        let known = self.mirror.live.devices.get(&vm).into_iter().flat_map(|it| it.values());
-        let mut all = known.chain(self.labels.devices_of(vm));
-        let found = all.find(|it| device_uuid(vm, &it.kind, it.devid) == uuid);
+        let view = self.view();
+        let found = view.devices_of(vm).find(|it| device_uuid(vm, &it.kind, it.devid) == uuid);
         let found = found.and_then(|it| Some((device_key(it)?, it.clone())));
         let (key, object) = found.ok_or_else(|| Failure::no_handle(class, &opaque(uuid)))?;
         Ok(Device { uuid, key, object })

@@ -153,8 +153,8 @@ fn free(taken: &[u32], count: u32) -> Step {
 impl Facade {
     /// Numbers that devices of a VM have: places of disks, numbers of interfaces.
     pub(crate) fn taken(&self, vm: Uuid, kind: &str) -> Vec<u32> {
-        let known = self.mirror.live.devices.get(&vm).into_iter().flat_map(|it| it.values());
-        let all = known.chain(self.labels.devices_of(vm)).filter(|it| it.kind == kind);
+        let view = self.view();
+        let all = view.devices_of(vm).filter(|it| it.kind == kind);
         let place = |it: &api::DeviceObject| match kind {
             "vbd" => it.name.as_deref().and_then(disk_place).unwrap_or(it.devid),
             _ => it.devid,

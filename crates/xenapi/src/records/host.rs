@@ -123,8 +123,11 @@ impl View<'_> {
         draft.set("license_server", Value::texts(license_server));
         draft.set("bios_strings", Value::texts([("bios-vendor", "")]));
         draft.set("chipset_info", Value::texts([("iommu", "false")]));
-        let started = self.identity.started_unix_s.to_string();
-        draft.set("other_config", Value::texts([("agent_start_time", started.as_str())]));
+        let times = [
+            ("agent_start_time", self.identity.started_unix_s.to_string()),
+            ("boot_time", self.identity.booted_unix_s.to_string()),
+        ];
+        draft.set("other_config", Value::map());
         draft.set("multipathing", false);
         draft.set("tls_verification_enabled", true);
         draft.point("metrics", Some(self.of_host("metrics", "")));
@@ -145,7 +148,7 @@ impl View<'_> {
         if let Some(record) = records.get_mut(&host)
             && let Some(Value::Map(map)) = record.get_mut("other_config")
         {
-            map.insert("agent_start_time".to_owned(), started.into());
+            map.extend(times.into_iter().map(|(key, it)| (key.to_owned(), it.into())));
         }
     }
 
@@ -185,8 +188,7 @@ impl View<'_> {
 
 /// The bridges that VMs' interfaces are on, and the usual one.
 pub(crate) fn bridges_of(view: &View<'_>) -> std::collections::BTreeSet<String> {
-    let devices = view.mirror.live.devices.values().flat_map(|it| it.values());
-    let vifs = devices.filter(|it| it.kind == "vif");
+    let vifs = view.all_devices().map(|(_, it)| it).filter(|it| it.kind == "vif");
     let bridges = vifs.filter_map(|it| Spec(&it.config).get("bridge")).map(str::to_owned);
     let usual = std::iter::once(view.mirror.bridge.clone());
     bridges.chain(usual).filter(|it| !it.is_empty()).collect()

@@ -15,15 +15,10 @@ impl View<'_> {
     pub(crate) fn network_records(&self) -> Records {
         let mut vifs: BTreeMap<String, Vec<Uuid>> =
             bridges_of(self).into_iter().map(|bridge| (bridge, Vec::new())).collect();
-        for (vm, devices) in &self.mirror.live.devices {
-            let planned = self.labels.devices_of(*vm);
-            let planned = planned.filter(|it| !devices.contains_key(&(it.kind.clone(), it.devid)));
-            for it in devices.values().chain(planned).filter(|it| it.kind == "vif") {
-                if let Some(of_bridge) =
-                    Spec(&it.config).get("bridge").and_then(|bridge| vifs.get_mut(bridge))
-                {
-                    of_bridge.push(device_uuid(*vm, "vif", it.devid));
-                }
+        for (vm, it) in self.all_devices().filter(|(_, it)| it.kind == "vif") {
+            let bridge = Spec(&it.config).get("bridge");
+            if let Some(of_bridge) = bridge.and_then(|bridge| vifs.get_mut(bridge)) {
+                of_bridge.push(device_uuid(vm, "vif", it.devid));
             }
         }
         let mut records = Records::new();

@@ -42,15 +42,9 @@ impl View<'_> {
 
     fn vbds_by_vdi(&self) -> BTreeMap<Uuid, Vec<Uuid>> {
         let mut found: BTreeMap<Uuid, Vec<Uuid>> = BTreeMap::new();
-        for (vm, devices) in &self.mirror.live.devices {
-            let planned = self
-                .labels
-                .devices_of(*vm)
-                .filter(|it| !devices.contains_key(&(it.kind.clone(), it.devid)));
-            for it in devices.values().chain(planned).filter(|it| it.kind == "vbd") {
-                if let Some(vdi) = self.vdi_of(it) {
-                    found.entry(vdi).or_default().push(device_uuid(*vm, "vbd", it.devid));
-                }
+        for (vm, it) in self.all_devices().filter(|(_, it)| it.kind == "vbd") {
+            if let Some(vdi) = self.vdi_of(it) {
+                found.entry(vdi).or_default().push(device_uuid(vm, "vbd", it.devid));
             }
         }
         found

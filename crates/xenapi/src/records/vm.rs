@@ -232,14 +232,7 @@ impl View<'_> {
 
     fn devices(&self, uuid: Uuid, vm: &VmObject, records: &mut Records) -> device::Devices {
         let mut devices = device::Devices::default();
-        let known = self.mirror.live.devices.get(&uuid);
-        for it in known.into_iter().flat_map(|it| it.values()) {
-            self.device(uuid, vm, it, records, &mut devices);
-        }
-        let is_known = |it: &api::DeviceObject| {
-            known.is_some_and(|known| known.contains_key(&(it.kind.clone(), it.devid)))
-        };
-        for it in self.labels.devices_of(uuid).filter(|it| !is_known(it)) {
+        for it in self.devices_of(uuid) {
             self.device(uuid, vm, it, records, &mut devices);
         }
         devices
