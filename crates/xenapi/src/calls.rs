@@ -1,5 +1,6 @@
 //! Calls: finding the method, the session and the right, and what follows.
 
+mod define;
 mod device;
 mod generic;
 mod host;

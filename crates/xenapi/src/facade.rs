@@ -90,6 +90,8 @@ pub(crate) enum Then {
     Checkpointed(Uuid),
     /// The text that the daemon has told.
     Text,
+    /// The VM is defined again with these changes of its configuration, which the daemon has told.
+    Define(Uuid, Vec<String>, Box<Then>),
 }
 
 /// A wait for changes of the model.
@@ -259,7 +261,7 @@ impl Facade {
         replies: Vec<Result<Reply, String>>,
         now_unix_ms: u64,
     ) -> Outcome {
-        let Asking { requests, about, then, task, .. } = asking;
+        let Asking { requests, who, role, about, then, task } = asking;
         let is_whole = replies.len() == requests.len();
         let mut last = None;
         for (request, reply) in requests.iter().zip(replies) {
@@ -279,7 +281,13 @@ impl Facade {
             let failure = Failure::internal("xylemd gave no answer");
             return self.end(task, Err(failure), now_unix_ms);
         }
-        let (settled, value) = self.follow_up(then, last);
+        let (settled, value) = match (then, last) {
+            (Then::Define(vm, overrides, then), Some(Reply::Text(text))) => {
+                let requests = vec![self.define(vm, text, overrides)];
+                return Outcome::Ask(Asking { requests, who, role, about, then: *then, task });
+            }
+            (then, last) => self.follow_up(then, last),
+        };
         let deadline_unix_ms = now_unix_ms + SETTLE_MS;
         let what = Awaited::Settled(settled, value);
         self.woken(Waiting { deadline_unix_ms, what, task }, now_unix_ms)
@@ -301,7 +309,7 @@ impl Facade {
                 (Settled::There((Class::Vm, uuid)), opaque(uuid).into())
             }
             (Then::Text, Some(Reply::Text(text))) => (Settled::Now, text.into()),
-            (Then::Checkpointed(_) | Then::Text, _) => (Settled::Now, Value::void()),
+            _ => (Settled::Now, Value::void()),
         }
     }
 
@@ -393,6 +401,13 @@ impl Facade {
         }
         if dirty.storage {
             self.replace(Group::Storage, self.view().storage_records());
+        } else {
+            // They are there already, and only their disks are other ones.
+            for (key, record) in self.view().vdi_records(&dirty.vdis) {
+                if self.objects.has(key) {
+                    self.objects.put(key, record);
+                }
+            }
         }
         if dirty.networks {
             self.replace(Group::Networks, self.view().network_records());

@@ -50,6 +50,8 @@ pub(crate) struct Dirty {
     pub vms: BTreeSet<Uuid>,
     pub host: bool,
     pub storage: bool,
+    /// VDIs that disks name, as they name them.
+    pub vdis: BTreeSet<String>,
     pub networks: bool,
     pub tasks: bool,
     /// SRs that have to be looked at.
@@ -65,13 +67,18 @@ impl Dirty {
         Self { vms: BTreeSet::from([uuid]), ..Self::default() }
     }
 
-    fn of_device(vm: Uuid) -> Self {
-        Self { storage: true, networks: true, ..Self::vm(vm) }
+    /// A device is like this, or was.
+    pub(crate) fn device(vm: Uuid, it: &DeviceObject) -> Self {
+        let target =
+            Some(it).filter(|it| it.kind == "vbd").and_then(|it| Spec(&it.config).get("target"));
+        let vdis = target.map(str::to_owned).into_iter().collect();
+        Self { vdis, networks: it.kind == "vif", ..Self::vm(vm) }
     }
 
     pub(crate) fn join(&mut self, other: Self) {
         self.vms.extend(other.vms);
         self.srs.extend(other.srs);
+        self.vdis.extend(other.vdis);
         self.host |= other.host;
         self.storage |= other.storage;
         self.networks |= other.networks;
@@ -119,17 +126,25 @@ impl Live {
         };
         let Some((vm, kind, devid)) = parts() else { return Dirty::default() };
         let devices = self.devices.entry(vm).or_default();
+        let mut dirty = Dirty::vm(vm);
         // It has its address once it is attached.
-        let is_vif = device.as_ref().is_some_and(|it| it.kind == "vif" && it.state == "attached");
-        match device {
+        if device.as_ref().is_some_and(|it| it.kind == "vif" && it.state == "attached") {
+            dirty.vifs.insert(vm);
+        }
+        if let Some(device) = &device {
+            dirty.join(Dirty::device(vm, device));
+        }
+        let before = match device {
             Some(device) => devices.insert((kind, devid), device),
             None => devices.remove(&(kind, devid)),
         };
+        if let Some(before) = before {
+            dirty.join(Dirty::device(vm, &before));
+        }
         if devices.is_empty() {
             self.devices.remove(&vm);
         }
-        let vifs = Some(vm).filter(|_| is_vif).into_iter().collect();
-        Dirty { vifs, ..Dirty::of_device(vm) }
+        dirty
     }
 
     fn apply_domain(&mut self, key: &str, domain: Option<DomainObject>) -> Dirty {
@@ -164,6 +179,7 @@ impl Live {
             srs: self.srs.keys().cloned().collect(),
             host: true,
             storage: true,
+            vdis: BTreeSet::new(),
             networks: true,
             tasks: true,
             domains: self.vms.values().filter_map(|it| it.domid).collect(),

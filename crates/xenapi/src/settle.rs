@@ -15,6 +15,8 @@ pub(crate) enum Settled {
     /// The VM has another domain than this.
     Rebooted(Uuid, Option<u16>),
     Named(Uuid, String),
+    /// The VM is said to have this much.
+    Sized(Uuid, api::VmSizes),
     Device(DeviceKey, Plugged),
     There(Key),
     Gone(Key),
@@ -39,6 +41,9 @@ impl Facade {
                 vm(uuid).is_none_or(|it| it.domid != *domid && it.state == "running")
             }
             Settled::Named(uuid, name) => vm(uuid).is_none_or(|it| it.name == *name),
+            Settled::Sized(uuid, sizes) => {
+                vm(uuid).is_none_or(|it| it.config.as_ref() == Some(sizes))
+            }
             Settled::Device((uuid, kind, devid), plugged) => {
                 let devices = self.mirror.live.devices.get(uuid);
                 let device = devices.and_then(|it| it.get(&(kind.clone(), *devid)));

@@ -243,7 +243,7 @@ fn doors_beside_calls_know_sessions_and_consoles() {
     let console = consoles.as_array().expect("a list")[0].clone();
     let text = console.as_str().expect("a reference");
     assert_eq!(world.facade.console(text), Some((VM, false)));
-    let location = world.value("console.get_location", &[console.clone()]);
+    let location = world.value("console.get_location", std::slice::from_ref(&console));
     let uuid = location.as_str().and_then(|it| it.rsplit('=').next()).expect("it has one");
     assert_eq!(world.facade.console(uuid), Some((VM, false)));
     assert_eq!(world.facade.console("x"), None);
@@ -395,7 +395,7 @@ fn a_disk_is_made_plugged_unplugged_and_forgotten() {
         ("userdevice".to_owned(), "autodetect".into()),
         ("mode".to_owned(), "RW".into()),
     ]);
-    let vbd = [world.value("VBD.create", &[Value::Map(record.clone())])];
+    let vbd = [world.value("VBD.create", &[Value::Map(record)])];
     assert_eq!(world.value("VBD.get_userdevice", &vbd), "1".into());
     let revision = world.facade.labels_revision();
     let Outcome::Ask(asking) = world.call("VBD.plug", &vbd) else { panic!("the daemon is asked") };
@@ -420,9 +420,47 @@ fn a_disk_is_made_plugged_unplugged_and_forgotten() {
     assert!(world.facade.labels_revision() > revision);
     assert_eq!(world.short("VBD.destroy", &vbd), "done");
     assert_eq!(world.short("VBD.get_record", &vbd), "HANDLE_INVALID");
-    // A VM that is down has what its file says.
-    world.apply(vec![vm_change(vm("down"))], false);
-    assert_eq!(world.short("VBD.create", &[Value::Map(record)]), "VM_BAD_POWER_STATE");
+}
+
+#[test]
+fn a_vm_that_is_down_is_defined_again() {
+    let mut world = World::new(Role::Admin);
+    world.apply(vec![vm_change(vm("down")), disk_change(Some(disk("detached")))], false);
+    let vdi = world.value("VDI.get_by_name_label", &["spare".into()]);
+    let vdi = vdi.as_array().expect("a list")[0].clone();
+    let record = BTreeMap::from([("VM".to_owned(), reference()), ("VDI".to_owned(), vdi)]);
+    let Outcome::Ask(asking) = world.call("VBD.create", &[Value::Map(record)]) else {
+        panic!("the daemon is asked")
+    };
+    assert_eq!(asking.requests, [Request::ConfigText { target: api::Target(VM.to_string()) }]);
+    let text = Reply::Text("name = 'web'".to_owned());
+    let now = world.now_unix_ms;
+    let Outcome::Ask(asking) = world.facade.answered(asking, vec![Ok(text)], now) else {
+        panic!("the daemon is asked again")
+    };
+    let [Request::Define(define)] = asking.requests.as_slice() else { panic!("it is defined") };
+    assert_eq!(define.config_text, "name = 'web'");
+    expect![[r#"
+        [
+            "disk=['format=raw,vdev=xvda,access=w,target=files:web','format=raw,vdev=xvdb,access=w,target=files:spare']",
+        ]"#]]
+    .assert_eq(&format!("{:#?}", define.overrides));
+    let vbds = world.value("VM.get_VBDs", &[reference()]);
+    let vbd = vbds.as_array().expect("a list")[0].clone();
+    for (method, args) in [
+        ("VBD.destroy", &[vbd][..]),
+        ("VM.set_memory", &[reference(), Value::Int(64 << 20)]),
+        ("VM.set_VCPUs_max", &[reference(), Value::Int(4)]),
+    ] {
+        assert_eq!(world.short(method, args), "config-text", "{method}");
+    }
+    let too_few = [reference(), Value::Int(0)];
+    assert_eq!(world.short("VM.set_VCPUs_at_startup", &too_few), "MEMORY_CONSTRAINT_VIOLATION");
+    world.apply(vec![vm_change(vm("running"))], false);
+    assert_eq!(
+        world.short("VM.set_VCPUs_max", &[reference(), Value::Int(4)]),
+        "VM_BAD_POWER_STATE"
+    );
 }
 
 #[test]

@@ -96,6 +96,39 @@ def labels(x, vm):
     expect("by its name", [vm], x.VM.get_by_name_label(VM))
 
 
+def paper(x, vm):
+    """What a VM that is down is made of."""
+    mib = 1 << 20
+    x.VM.set_memory_limits(vm, "0", str(64 * mib), str(48 * mib), str(48 * mib))
+    expect("other memory", (str(64 * mib), str(48 * mib)),
+           (x.VM.get_memory_static_max(vm), x.VM.get_memory_dynamic_max(vm)))
+    x.VM.set_VCPUs_max(vm, "4")
+    x.VM.set_VCPUs_at_startup(vm, "2")
+    expect("other vCPUs", ("4", "2"), (x.VM.get_VCPUs_max(vm), x.VM.get_VCPUs_at_startup(vm)))
+    fails("more vCPUs than its maximum", "MEMORY_CONSTRAINT_VIOLATION", x.VM.set_VCPUs_at_startup, vm, "5")
+    sr, network = x.SR.get_all()[0], x.network.get_all()[0]
+    vdi = x.VDI.create({"SR": sr, "virtual_size": str(8 * mib), "name_label": "paper", "type": "user",
+                        "sharable": False, "read_only": False, "other_config": {}})
+    vbd = x.VBD.create({"VM": vm, "VDI": vdi, "userdevice": "autodetect", "bootable": False, "mode": "RW",
+                        "type": "Disk", "empty": False, "other_config": {"k": "v"}, "qos_algorithm_type": "",
+                        "qos_algorithm_params": {}})
+    expect("a disk in its definition", ("0", vdi), (x.VBD.get_userdevice(vbd), x.VBD.get_VDI(vbd)))
+    expect("its label", {"k": "v"}, x.VBD.get_other_config(vbd))
+    vifs = x.VM.get_VIFs(vm)
+    vif = x.VIF.create({"VM": vm, "network": network, "device": "3", "MAC": "00:16:3e:01:02:03", "MTU": "1500",
+                        "other_config": {}, "qos_algorithm_type": "", "qos_algorithm_params": {}})
+    expect("an interface in its definition", set(vifs + [vif]), set(x.VM.get_VIFs(vm)))
+    x.VM.start(vm, False, False)
+    expect("both are there when it runs", (True, True),
+           (x.VBD.get_currently_attached(vbd), x.VIF.get_currently_attached(vif)))
+    fails("no other sizes while it runs", "VM_BAD_POWER_STATE", x.VM.set_VCPUs_max, vm, "3")
+    x.VM.hard_shutdown(vm)
+    x.VBD.destroy(vbd)
+    x.VIF.destroy(vif)
+    expect("both are gone", ([], vifs), (x.VM.get_VBDs(vm), x.VM.get_VIFs(vm)))
+    x.VDI.destroy(vdi)
+
+
 def power(x, vm):
     state = lambda: x.VM.get_power_state(vm)
     expect("it is down", "Halted", state())
@@ -270,6 +303,7 @@ def main():
     vm = x.VM.get_by_name_label(VM)[0]
     reading(x)
     labels(x, vm)
+    paper(x, vm)
     power(x, vm)
     disks(x, vm)
     interfaces(x, vm)

@@ -18,7 +18,7 @@ use crate::records::{device_key, device_uuid, is_cd, power_state};
 use crate::refs::{derived, opaque};
 use crate::settle::{Plugged, Settled};
 use crate::spec::{Spec, disk_name, disk_number};
-use crate::value::Value;
+use crate::value::{NULL, Value};
 
 /// A record that a client has written.
 struct Given<'a>(&'a BTreeMap<String, Value>);
@@ -69,15 +69,10 @@ impl Facade {
     }
 
     fn keep(&mut self, key: DeviceKey, object: DeviceObject) -> Result<(), Failure> {
-        let vm = key.0;
+        let dirty = Dirty::device(key.0, &object);
         self.labels.put_device(key, object)?;
-        self.devices_changed(vm);
-        Ok(())
-    }
-
-    fn devices_changed(&mut self, vm: Uuid) {
-        let dirty = Dirty { storage: true, networks: true, ..Dirty::vm(vm) };
         self.refresh(dirty);
+        Ok(())
     }
 }
 
@@ -122,19 +117,16 @@ fn place(facade: &Facade, vm: Uuid, kind: &str, word: &str) -> Result<u32, Failu
 pub(super) fn create_vbd(facade: &mut Facade, ctx: &Ctx<'_>) -> Result<Step, Failure> {
     let given = Given::of(ctx)?;
     let vm = given.handle(facade, Class::Vm, "VM")?;
-    facade.check_runs(vm)?;
-    if given.text("type") == "CD" {
-        return Err(Failure::not_allowed("the file of a VM says what drives it has"));
+    let is_cd = given.text("type") == "CD";
+    if !facade.is_on_paper(vm) {
+        facade.check_runs(vm)?;
+        if is_cd {
+            return Err(Failure::not_allowed("a VM gets a drive while it is down"));
+        }
     }
-    let vdi = given.handle(facade, Class::Vdi, "VDI")?;
-    let Some((sr, vdi)) = facade.view().vdi_name(vdi) else {
-        return Err(Failure::no_handle(Class::Vdi, given.text("VDI")));
-    };
     let place = place(facade, vm, "vbd", given.text("userdevice"))?;
-    let access = if given.text("mode") == "RO" { "r" } else { "w" };
-    let name = disk_name(place);
-    let devid = disk_number(place);
-    let config = format!("format=raw,vdev={name},access={access},target={sr}:{vdi}");
+    let (name, devid) = (disk_name(place), disk_number(place));
+    let config = disk_line(facade, &given, &name, is_cd)?;
     let object = DeviceObject {
         vm: vm.to_string(),
         kind: "vbd".to_owned(),
@@ -144,31 +136,57 @@ pub(super) fn create_vbd(facade: &mut Facade, ctx: &Ctx<'_>) -> Result<Step, Fai
         state: "detached".to_owned(),
         operation: None,
     };
-    facade.keep((vm, "vbd".to_owned(), devid), object)?;
-    created(facade, &given, (Class::Vbd, device_uuid(vm, "vbd", devid)))
+    create(facade, &given, vm, (Class::Vbd, device_uuid(vm, "vbd", devid)), object)
+}
+
+/// The line of a disk or drive.
+fn disk_line(
+    facade: &Facade,
+    given: &Given<'_>,
+    name: &str,
+    is_cd: bool,
+) -> Result<String, Failure> {
+    let drive = if is_cd { ",devtype=cdrom" } else { "" };
+    if is_cd && given.text("VDI") == NULL {
+        return Ok(format!("format=empty,vdev={name},access=r{drive}"));
+    }
+    let vdi = given.handle(facade, Class::Vdi, "VDI")?;
+    let Some((sr, vdi)) = facade.view().vdi_name(vdi) else {
+        return Err(Failure::no_handle(Class::Vdi, given.text("VDI")));
+    };
+    let access = if is_cd || given.text("mode") == "RO" { "r" } else { "w" };
+    Ok(format!("format=raw,vdev={name},access={access}{drive},target={sr}:{vdi}"))
 }
 
 /// The new object, with the label that the record has for it.
-fn created(
+fn create(
     facade: &mut Facade,
     given: &Given<'_>,
+    vm: Uuid,
     key: crate::objects::Key,
+    object: DeviceObject,
 ) -> Result<Step, Failure> {
-    if let Some(value) = given.0.get("other_config")
-        && let Some((field, kind)) = key.0.def().label("other_config")
-    {
+    let value = given.0.get("other_config");
+    if let Some((value, (field, kind))) = value.zip(key.0.def().label("other_config")) {
         let value = checked(field, kind, value)?;
         if value.as_map().is_some_and(|it| !it.is_empty()) {
-            super::generic::put_label(facade, key, field, value)?;
+            facade.labels.set(key, field, value)?;
         }
     }
-    Ok(Step::Value(opaque(key.1).into()))
+    let reference = Value::from(opaque(key.1));
+    if facade.is_on_paper(vm) {
+        return facade.with_device(vm, &object, Then::Settle(Settled::There(key), reference));
+    }
+    facade.keep((vm, object.kind.clone(), object.devid), object)?;
+    Ok(Step::Value(reference))
 }
 
 pub(super) fn create_vif(facade: &mut Facade, ctx: &Ctx<'_>) -> Result<Step, Failure> {
     let given = Given::of(ctx)?;
     let vm = given.handle(facade, Class::Vm, "VM")?;
-    facade.check_runs(vm)?;
+    if !facade.is_on_paper(vm) {
+        facade.check_runs(vm)?;
+    }
     let network = given.handle(facade, Class::Network, "network")?;
     let Some(bridge) = facade.view().bridge(network) else {
         return Err(Failure::no_handle(Class::Network, given.text("network")));
@@ -185,8 +203,7 @@ pub(super) fn create_vif(facade: &mut Facade, ctx: &Ctx<'_>) -> Result<Step, Fai
         state: "detached".to_owned(),
         operation: None,
     };
-    facade.keep((vm, "vif".to_owned(), devid), object)?;
-    created(facade, &given, (Class::Vif, device_uuid(vm, "vif", devid)))
+    create(facade, &given, vm, (Class::Vif, device_uuid(vm, "vif", devid)), object)
 }
 
 /// A client's address, or one of Xen's range.
@@ -206,13 +223,22 @@ fn mac(given: &str, vm: Uuid, ctx: &Ctx<'_>) -> Result<String, Failure> {
 
 fn destroy(facade: &mut Facade, ctx: &Ctx<'_>, class: Class) -> Result<Step, Failure> {
     let device = facade.device(ctx, class)?;
-    if device.is_attached() || facade.labels.device(&device.key).is_none() {
+    let vm = device.key.0;
+    let is_planned = facade.labels.device(&device.key).is_some();
+    if facade.is_on_paper(vm) && !device.is_attached() {
+        facade.labels.remove_device(&device.key);
+        let known = facade.mirror.live.devices.get(&vm);
+        if known.is_some_and(|it| it.contains_key(&(device.key.1.clone(), device.key.2))) {
+            let gone = Settled::Gone((class, device.uuid));
+            return facade.without_device(vm, &device.object, Then::Settle(gone, Value::void()));
+        }
+    } else if device.is_attached() || !is_planned {
         let name = class.name();
         let why = format!("{name} '{}' is part of its VM: unplug it first", opaque(device.uuid));
         return Err(Failure::not_allowed(&why));
     }
     facade.labels.remove_device(&device.key);
-    facade.devices_changed(device.key.0);
+    facade.refresh(Dirty::device(device.key.0, &device.object));
     Step::void()
 }
 

@@ -1,6 +1,6 @@
 //! All methods that are more than reading fields and setting labels.
 
-use super::{Handler, device, host, power, storage, task, vm};
+use super::{Handler, define, device, host, power, storage, task, vm};
 use crate::rights::Role::{self, Admin, Operator, Viewer};
 
 /// What a method does.
@@ -192,30 +192,30 @@ pub(crate) const TABLE: &[Row] = &[
         Admin,
         "changing_memory_live",
         vm::set_memory,
-        "`xy mem-set` of a VM that runs",
+        "`xy mem-set` of a VM that runs; one that is down is defined again, its maximum too",
     ),
     work(
         "VM.set_memory_dynamic_max",
         "self value",
         Admin,
         "changing_dynamic_range",
-        vm::set_memory,
-        "The same",
+        vm::set_memory_dynamic,
+        "`xy mem-set` of a VM that runs; one that is down is defined again",
     ),
     work(
         "VM.set_memory_dynamic_min",
         "self value",
         Admin,
         "changing_dynamic_range",
-        vm::set_memory,
-        "The same",
+        vm::set_memory_dynamic,
+        "`xy mem-set` of a VM that runs; one that is down is defined again",
     ),
     work(
         "VM.set_memory_target_live",
         "self target",
         Admin,
         "changing_memory_live",
-        vm::set_memory,
+        vm::set_memory_dynamic,
         "The same",
     ),
     work(
@@ -230,17 +230,23 @@ pub(crate) const TABLE: &[Row] = &[
         "VM.set_memory_static_max",
         "self value",
         Admin,
-        vm::only_in_its_file,
-        "The file of a VM says that (`xy config-update`)",
+        define::set_static_max,
+        "A VM that is down is defined again (`xy define`)",
     ),
-    row("VM.set_memory_static_min", "self value", Admin, vm::only_in_its_file, "Likewise"),
-    row("VM.set_memory_static_range", "self min max", Admin, vm::only_in_its_file, "Likewise"),
+    refused("VM.set_memory_static_min", "self value", "There is no such bound"),
+    row(
+        "VM.set_memory_static_range",
+        "self min max",
+        Admin,
+        define::set_static_range,
+        "The same: `max`",
+    ),
     row(
         "VM.set_memory_limits",
         "self static_min static_max dynamic_min dynamic_max",
         Admin,
-        vm::only_in_its_file,
-        "Likewise",
+        define::set_limits,
+        "The same: the two maxima",
     ),
     work(
         "VM.set_VCPUs_number_live",
@@ -250,8 +256,14 @@ pub(crate) const TABLE: &[Row] = &[
         vm::set_vcpus,
         "`xy vcpu-set`",
     ),
-    row("VM.set_VCPUs_max", "self value", Admin, vm::only_in_its_file, "As for memory"),
-    row("VM.set_VCPUs_at_startup", "self value", Admin, vm::only_in_its_file, "Likewise"),
+    row(
+        "VM.set_VCPUs_max",
+        "self value",
+        Admin,
+        define::set_vcpus_max,
+        "A VM that is down is defined again",
+    ),
+    row("VM.set_VCPUs_at_startup", "self value", Admin, define::set_vcpus_at_startup, "Likewise"),
     row(
         "VM.set_is_a_template",
         "self value",
@@ -316,9 +328,15 @@ pub(crate) const TABLE: &[Row] = &[
         "record",
         Admin,
         device::create_vbd,
-        "Of a VM that runs: a disk that can be plugged, from a VDI",
+        "Of a VM that runs: a disk that can be plugged, from a VDI. One that is down is defined again",
     ),
-    row("VBD.destroy", "self", Admin, device::destroy_vbd, "Of one that is not plugged"),
+    row(
+        "VBD.destroy",
+        "self",
+        Admin,
+        device::destroy_vbd,
+        "Of one that is not plugged; a VM that is down is defined again",
+    ),
     row("VBD.plug", "self", Admin, device::plug_vbd, "`xy block-attach`"),
     row(
         "VBD.unplug",
@@ -345,9 +363,15 @@ pub(crate) const TABLE: &[Row] = &[
         "record",
         Admin,
         device::create_vif,
-        "Of a VM that runs: an interface that can be plugged",
+        "Of a VM that runs: an interface that can be plugged. One that is down is defined again",
     ),
-    row("VIF.destroy", "self", Admin, device::destroy_vif, "Of one that is not plugged"),
+    row(
+        "VIF.destroy",
+        "self",
+        Admin,
+        device::destroy_vif,
+        "Of one that is not plugged; a VM that is down is defined again",
+    ),
     row("VIF.plug", "self", Admin, device::plug_vif, "`xy network-attach`"),
     row(
         "VIF.unplug",

@@ -3,6 +3,7 @@
 use api::{CheckpointRequest, MakeCheckpoint, Request, Revert, Trigger, TuneRequest};
 use xen::Uuid;
 
+use super::define::resize;
 use super::{Ctx, ask, target};
 use crate::facade::{Facade, Step, Then};
 use crate::failure::Failure;
@@ -114,19 +115,35 @@ fn mem_set(facade: &Facade, vm: Uuid, bytes: u64) -> Result<Step, Failure> {
     ask(Request::Tune(tune), settled(Settled::Now))
 }
 
+/// A VM that is down is defined with this memory; one that runs gets it.
+fn set_memory_to(
+    facade: &Facade,
+    ctx: &Ctx<'_>,
+    bytes: u64,
+    is_all: bool,
+) -> Result<Step, Failure> {
+    let vm = ctx.handle(facade, Class::Vm, 0)?;
+    if facade.is_on_paper(vm) {
+        let mib = bytes >> 20;
+        return resize(facade, vm, |it| {
+            it.memory_mib = mib;
+            it.memory_max_mib = if is_all { mib } else { it.memory_max_mib };
+        });
+    }
+    facade.check(vm, "changing_memory_live")?;
+    mem_set(facade, vm, bytes)
+}
+
 pub(super) fn set_memory(facade: &mut Facade, ctx: &Ctx<'_>) -> Result<Step, Failure> {
-    let vm = facade.vm_for(ctx, "changing_memory_live")?;
-    mem_set(facade, vm, ctx.size(1)?)
+    set_memory_to(facade, ctx, ctx.size(1)?, true)
+}
+
+pub(super) fn set_memory_dynamic(facade: &mut Facade, ctx: &Ctx<'_>) -> Result<Step, Failure> {
+    set_memory_to(facade, ctx, ctx.size(1)?, false)
 }
 
 pub(super) fn set_memory_range(facade: &mut Facade, ctx: &Ctx<'_>) -> Result<Step, Failure> {
-    let vm = facade.vm_for(ctx, "changing_dynamic_range")?;
-    mem_set(facade, vm, ctx.size(2)?)
-}
-
-pub(super) fn only_in_its_file(facade: &mut Facade, ctx: &Ctx<'_>) -> Result<Step, Failure> {
-    ctx.handle(facade, Class::Vm, 0)?;
-    Err(Failure::not_allowed("the file of the VM says that: xy define and xy config-update"))
+    set_memory_to(facade, ctx, ctx.size(2)?, false)
 }
 
 pub(super) fn set_vcpus(facade: &mut Facade, ctx: &Ctx<'_>) -> Result<Step, Failure> {

@@ -1,14 +1,16 @@
 //! Storage repositories and their images.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use api::{SrRow, VdiRow};
+use api::{DeviceObject, SrRow, VdiRow};
 use xen::Uuid;
 
 use crate::model::Class;
 use crate::objects::Records;
 use crate::records::device::device_uuid;
 use crate::records::{Draft, View};
+use crate::refs::derived;
+use crate::spec::Spec;
 use crate::value::Value;
 
 /// The kinds of SRs that Xylem has, and whether a snapshot can be taken there.
@@ -24,14 +26,37 @@ const KINDS: [(&str, bool); 9] = [
     ("sim", true),
 ];
 
+/// The VDI of a disk, or its path.
+fn target_of(it: &DeviceObject) -> Option<&str> {
+    Some(it).filter(|it| it.kind == "vbd").and_then(|it| Spec(&it.config).get("target"))
+}
+
+/// The snapshots of each VDI of an SR.
+fn snapshots_of(sr: Uuid, vdis: Option<&BTreeMap<String, VdiRow>>) -> BTreeMap<&str, Vec<Uuid>> {
+    let mut found: BTreeMap<&str, Vec<Uuid>> = BTreeMap::new();
+    for it in vdis.into_iter().flat_map(|it| it.values()) {
+        if let Some(of) = &it.snapshot_of {
+            found.entry(of).or_default().push(derived(sr, "vdi", &it.name));
+        }
+    }
+    found
+}
+
 impl View<'_> {
     pub(crate) fn storage_records(&self) -> Records {
         let mut records = Records::new();
-        let vbds = self.vbds_by_vdi();
+        let vbds = self.vbds_by_target();
         for (name, row) in &self.mirror.live.srs {
             self.sr_record(name, row, &mut records);
-            for vdi in self.mirror.vdis.get(name).into_iter().flat_map(|it| it.values()) {
-                self.vdi_record(vdi, &vbds, &mut records);
+            let sr = self.sr(name);
+            let vdis = self.mirror.vdis.get(name);
+            let snapshots = snapshots_of(sr, vdis);
+            for vdi in vdis.into_iter().flat_map(|it| it.values()) {
+                let target = format!("{name}:{}", vdi.name);
+                let vbds = vbds.get(target.as_str()).map(Vec::as_slice).unwrap_or_default();
+                let snapshots = snapshots.get(vdi.name.as_str());
+                let snapshots = snapshots.map(Vec::as_slice).unwrap_or_default();
+                self.vdi_record(sr, vdi, vbds, snapshots, &mut records);
             }
         }
         for (kind, takes_snapshots) in KINDS {
@@ -40,11 +65,29 @@ impl View<'_> {
         records
     }
 
-    fn vbds_by_vdi(&self) -> BTreeMap<Uuid, Vec<Uuid>> {
-        let mut found: BTreeMap<Uuid, Vec<Uuid>> = BTreeMap::new();
-        for (vm, it) in self.all_devices().filter(|(_, it)| it.kind == "vbd") {
-            if let Some(vdi) = self.vdi_of(it) {
-                found.entry(vdi).or_default().push(device_uuid(vm, "vbd", it.devid));
+    /// Those of VDIs that disks name, as they name them.
+    pub(crate) fn vdi_records(&self, targets: &BTreeSet<String>) -> Records {
+        let mut records = Records::new();
+        for target in targets {
+            let Some((sr, name)) = target.split_once(':') else { continue };
+            let Some(vdi) = self.mirror.vdi(sr, name) else { continue };
+            let uuid = self.sr(sr);
+            let vdis = self.mirror.vdis.get(sr);
+            let all = self.all_devices().filter(|(_, it)| target_of(it) == Some(target));
+            let vbds: Vec<_> = all.map(|(vm, it)| device_uuid(vm, "vbd", it.devid)).collect();
+            let all = vdis.into_iter().flat_map(|it| it.values());
+            let snapshots = all.filter(|it| it.snapshot_of.as_deref() == Some(name));
+            let snapshots: Vec<_> = snapshots.map(|it| derived(uuid, "vdi", &it.name)).collect();
+            self.vdi_record(uuid, vdi, &vbds, &snapshots, &mut records);
+        }
+        records
+    }
+
+    fn vbds_by_target(&self) -> BTreeMap<&str, Vec<Uuid>> {
+        let mut found: BTreeMap<&str, Vec<Uuid>> = BTreeMap::new();
+        for (vm, it) in self.all_devices() {
+            if let Some(target) = target_of(it) {
+                found.entry(target).or_default().push(device_uuid(vm, "vbd", it.devid));
             }
         }
         found
@@ -61,7 +104,7 @@ impl View<'_> {
         draft.set("shared", is_remote);
         let vdis: Vec<_> =
             self.mirror.vdis.get(name).into_iter().flat_map(|it| it.values()).collect();
-        draft.point_all("VDIs", vdis.iter().map(|it| self.vdi(name, &it.name)));
+        draft.point_all("VDIs", vdis.iter().map(|it| derived(uuid, "vdi", &it.name)));
         draft.point_all("PBDs", [pbd]);
         let space = self.mirror.spaces.get(name);
         let (size, free) = space
@@ -80,13 +123,18 @@ impl View<'_> {
         draft.finish(self.labels, records);
     }
 
-    fn vdi_record(&self, row: &VdiRow, vbds: &BTreeMap<Uuid, Vec<Uuid>>, records: &mut Records) {
-        let uuid = self.vdi(&row.sr, &row.name);
-        let mut draft = Draft::of(Class::Vdi, uuid);
-        let vbds = vbds.get(&uuid).map(Vec::as_slice).unwrap_or_default();
+    fn vdi_record(
+        &self,
+        sr: Uuid,
+        row: &VdiRow,
+        vbds: &[Uuid],
+        snapshots: &[Uuid],
+        records: &mut Records,
+    ) {
+        let mut draft = Draft::of(Class::Vdi, derived(sr, "vdi", &row.name));
         draft.set("name_label", row.name.as_str());
         draft.set("location", row.name.as_str());
-        draft.point("SR", Some(self.sr(&row.sr)));
+        draft.point("SR", Some(sr));
         draft.point_all("VBDs", vbds.iter().copied());
         draft.set("virtual_size", row.bytes);
         draft.set("physical_utilisation", row.used_bytes.unwrap_or(row.bytes));
@@ -96,10 +144,8 @@ impl View<'_> {
         draft.set("read_only", is_snapshot);
         let parent = row.snapshot_of.as_ref();
         let parent = parent.filter(|it| self.mirror.vdi(&row.sr, it).is_some());
-        draft.point("snapshot_of", parent.map(|it| self.vdi(&row.sr, it)));
-        let all = self.mirror.vdis.get(&row.sr).into_iter().flat_map(|it| it.values());
-        let snapshots = all.filter(|it| it.snapshot_of.as_ref() == Some(&row.name));
-        draft.point_all("snapshots", snapshots.map(|it| self.vdi(&row.sr, &it.name)));
+        draft.point("snapshot_of", parent.map(|it| derived(sr, "vdi", it)));
+        draft.point_all("snapshots", snapshots.iter().copied());
         let allowed: &[&str] = if row.users.is_empty() {
             &["snapshot", "clone", "resize", "destroy"]
         } else {
@@ -126,9 +172,11 @@ impl View<'_> {
 
     /// The SR and the name in it of a VDI.
     pub(crate) fn vdi_name(&self, uuid: Uuid) -> Option<(String, String)> {
-        let mut all = self.mirror.vdis.values().flat_map(|it| it.values());
-        let found = all.find(|it| self.vdi(&it.sr, &it.name) == uuid);
-        found.map(|it| (it.sr.clone(), it.name.clone()))
+        self.mirror.vdis.iter().find_map(|(sr, vdis)| {
+            let of = self.sr(sr);
+            let name = vdis.keys().find(|name| derived(of, "vdi", name) == uuid)?;
+            Some((sr.clone(), name.clone()))
+        })
     }
 
     pub(crate) fn sr_name(&self, uuid: Uuid) -> Option<String> {
