@@ -1,5 +1,6 @@
 //! Calls: finding the method, the session and the right, and what follows.
 
+mod copy;
 mod define;
 mod device;
 mod generic;
@@ -133,6 +134,7 @@ fn outcome(facade: &mut Facade, ctx: &Ctx<'_>, step: Step, task: Option<Uuid>) -
             about: about(ctx),
             then,
             task,
+            made: Vec::new(),
         }),
         Step::Events(following, deadline_unix_ms) => {
             let what = Awaited::Events(following);

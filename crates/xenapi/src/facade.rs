@@ -10,7 +10,7 @@
 //!
 //! The shell asks the daemon, keeps time and draws random numbers; it needs to know nothing of XenAPI.
 
-use api::{Objects as Page, Reply, Request};
+use api::{Objects as Page, Reply, Request, StorageRequest};
 use live::Revision;
 use serde_json::Value as Json;
 use xen::Uuid;
@@ -79,6 +79,8 @@ pub struct Asking {
     pub(crate) about: Option<Key>,
     pub(crate) then: Then,
     pub(crate) task: Option<Uuid>,
+    /// What takes away again what was made so far, if the rest fails.
+    pub(crate) made: Vec<Request>,
 }
 
 /// What follows once the daemon has done it all.
@@ -92,6 +94,8 @@ pub(crate) enum Then {
     Text,
     /// The VM is defined again with these changes of its configuration, which the daemon has told.
     Define(Uuid, Vec<String>, Box<Then>),
+    /// It has failed, and what was made for it is gone again.
+    Fail(Failure),
 }
 
 /// A wait for changes of the model.
@@ -124,6 +128,13 @@ pub enum Outcome {
         task: Value,
         work: Box<Outcome>,
     },
+}
+
+/// What takes away what a request has made.
+fn undo_of(request: &Request) -> Option<Request> {
+    let Request::Storage(StorageRequest::VdiClone { vdi, to }) = request else { return None };
+    let (sr, _) = vdi.split_once(':')?;
+    Some(Request::Storage(StorageRequest::VdiDestroy { vdi: format!("{sr}:{to}") }))
 }
 
 /// How a handler ends.
@@ -261,19 +272,29 @@ impl Facade {
         replies: Vec<Result<Reply, String>>,
         now_unix_ms: u64,
     ) -> Outcome {
-        let Asking { requests, who, role, about, then, task } = asking;
+        let Asking { requests, who, role, about, then, task, mut made } = asking;
+        if let Then::Fail(failure) = then {
+            return self.end(task, Err(failure), now_unix_ms);
+        }
         let is_whole = replies.len() == requests.len();
         let mut last = None;
         for (request, reply) in requests.iter().zip(replies) {
             match reply {
                 Ok(reply) => {
+                    made.extend(undo_of(request));
                     self.learn(request, &reply);
                     // What is listed afterwards is for us, not for the client.
                     let is_ours = matches!(reply, Reply::Vdis(_) | Reply::Checkpoints(_));
                     last = if is_ours { last } else { Some(reply) };
                 }
                 Err(text) => {
-                    return self.end(task, Err(calls::refused(&text, about)), now_unix_ms);
+                    let failure = calls::refused(&text, about);
+                    if made.is_empty() {
+                        return self.end(task, Err(failure), now_unix_ms);
+                    }
+                    let (requests, then) = (made, Then::Fail(failure));
+                    let made = Vec::new();
+                    return Outcome::Ask(Asking { requests, who, role, about, then, task, made });
                 }
             }
         }
@@ -284,7 +305,8 @@ impl Facade {
         let (settled, value) = match (then, last) {
             (Then::Define(vm, overrides, then), Some(Reply::Text(text))) => {
                 let requests = vec![self.define(vm, text, overrides)];
-                return Outcome::Ask(Asking { requests, who, role, about, then: *then, task });
+                let then = *then;
+                return Outcome::Ask(Asking { requests, who, role, about, then, task, made });
             }
             (then, last) => self.follow_up(then, last),
         };

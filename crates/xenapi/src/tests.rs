@@ -464,6 +464,31 @@ fn a_vm_that_is_down_is_defined_again() {
 }
 
 #[test]
+fn what_a_failed_copy_has_made_is_taken_away() {
+    let mut world = World::new(Role::Admin);
+    world.apply(vec![vm_change(vm("down")), disk_change(Some(disk("detached")))], false);
+    let Outcome::Ask(asking) = world.call("VM.clone", &[reference(), "a b".into()]) else {
+        panic!("the daemon is asked")
+    };
+    let names: Vec<_> = asking.requests.iter().map(api::name_of).collect();
+    assert_eq!(names, ["storage vdi-clone", "storage vdi-list", "config-text"]);
+    let text = Reply::Text("name = 'web'".to_owned());
+    let replies = vec![Ok(Reply::Done), Ok(Reply::Vdis(VdiList::default())), Ok(text)];
+    let now = world.now_unix_ms;
+    let Outcome::Ask(asking) = world.facade.answered(asking, replies, now) else {
+        panic!("it is defined")
+    };
+    let refused = vec![Err("no".to_owned())];
+    let Outcome::Ask(asking) = world.facade.answered(asking, refused, now) else {
+        panic!("the disk goes again")
+    };
+    let destroy = StorageRequest::VdiDestroy { vdi: "files:a-b-xvda".to_owned() };
+    assert_eq!(asking.requests, [Request::Storage(destroy)]);
+    let outcome = world.facade.answered(asking, vec![Ok(Reply::Done)], now);
+    assert!(matches!(outcome, Outcome::Reply(Err(it)) if it.code() == "INTERNAL_ERROR"));
+}
+
+#[test]
 fn labels_are_kept_for_the_next_process() {
     let mut world = World::new(Role::Admin);
     world.value("VM.add_to_other_config", &[reference(), "k".into(), "v".into()]);

@@ -129,6 +129,40 @@ def paper(x, vm):
     x.VDI.destroy(vdi)
 
 
+def copies(x, vm):
+    """A VM from a template, which has a disk."""
+    vdi = x.VDI.create({"SR": x.SR.get_all()[0], "virtual_size": str(8 << 20), "name_label": "template", "type": "user",
+                        "sharable": False, "read_only": False, "other_config": {}})
+    vbd = x.VBD.create({"VM": vm, "VDI": vdi, "userdevice": "0", "bootable": True, "mode": "RW", "type": "Disk",
+                        "empty": False, "other_config": {}, "qos_algorithm_type": "", "qos_algorithm_params": {}})
+    x.VM.set_is_a_template(vm, True)
+    fails("a template is not started", "VM_IS_TEMPLATE", x.VM.start, vm, False, False)
+    copy = x.VM.clone(vm, "a copy")
+    expect("it is a template, too", True, x.VM.get_is_a_template(copy))
+    x.VM.provision(copy)
+    expect("it is a VM", False, x.VM.get_is_a_template(copy))
+    expect("its name", "a-copy", x.VM.get_name_label(copy))
+    mine = x.VBD.get_VDI(x.VM.get_VBDs(copy)[0])
+    expect("it has a disk of its own", (True, str(8 << 20)), (mine != vdi, x.VDI.get_virtual_size(mine)))
+    x.VM.start(copy, False, False)
+    expect("it runs", "Running", x.VM.get_power_state(copy))
+    address = lambda: x.VIF.get_MAC(x.VM.get_VIFs(copy)[0])
+    # The façade asks for addresses of the host's choice when an interface is there.
+    for _ in range(50):
+        if address():
+            break
+        time.sleep(0.1)
+    expect("it has an address", 17, len(address()))
+    fails("a VM that runs stays", "VM_BAD_POWER_STATE", x.VM.destroy, copy)
+    x.VM.hard_shutdown(copy)
+    x.VM.destroy(copy)
+    fails("it is gone", "HANDLE_INVALID", x.VM.get_record, copy)
+    x.VDI.destroy(mine)
+    x.VM.set_is_a_template(vm, False)
+    x.VBD.destroy(vbd)
+    x.VDI.destroy(vdi)
+
+
 def power(x, vm):
     state = lambda: x.VM.get_power_state(vm)
     expect("it is down", "Halted", state())
@@ -304,6 +338,7 @@ def main():
     reading(x)
     labels(x, vm)
     paper(x, vm)
+    copies(x, vm)
     power(x, vm)
     disks(x, vm)
     interfaces(x, vm)

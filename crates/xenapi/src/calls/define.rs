@@ -17,7 +17,7 @@ use crate::value::Value;
 const MIB: u64 = 1 << 20;
 
 /// A list of a file, with a device in each line.
-fn list(key: &str, lines: &[String]) -> Result<String, Failure> {
+pub(super) fn list(key: &str, lines: &[String]) -> Result<String, Failure> {
     let quoted = lines.iter().map(|line| match (line.contains('\''), line.contains('"')) {
         (false, _) => Ok(format!("'{line}'")),
         (true, false) => Ok(format!("\"{line}\"")),

@@ -15,7 +15,7 @@ use crate::value::Value;
 /// The state that an operation needs.
 fn needed(operation: &str) -> Option<&'static [&'static str]> {
     Some(match operation {
-        "start" | "start_on" | "destroy" => &["Halted"],
+        "start" | "start_on" | "destroy" | "clone" | "copy" | "provision" => &["Halted"],
         "clean_shutdown"
         | "clean_reboot"
         | "pause"
@@ -60,6 +60,9 @@ impl Facade {
         if is_busy {
             return Err(Failure::other_operation(Class::Vm, vm));
         }
+        if matches!(operation, "start" | "start_on") && self.view().is_template(vm) {
+            return Err(Failure::new("VM_IS_TEMPLATE", [opaque(vm), operation.to_owned()]));
+        }
         match needed(operation) {
             Some(states) if !states.contains(&state) => {
                 Err(Failure::power_state(vm, states[0], state))
@@ -67,7 +70,11 @@ impl Facade {
             Some(_) if operation == "hard_reboot" && !object.defined => Err(Failure::not_allowed(
                 "the VM is not defined, so that it would be gone: xy define keeps it",
             )),
-            Some(_) if is_listed(operation) && !allowed(state, object).contains(&operation) => {
+            Some(_)
+                if is_listed(operation)
+                    && !allowed(state, object, self.view().is_template(vm))
+                        .contains(&operation) =>
+            {
                 Err(Failure::not_allowed("the VM is in no state for that"))
             }
             Some(_) => Ok(()),

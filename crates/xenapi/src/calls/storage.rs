@@ -45,7 +45,7 @@ impl Facade {
     }
 
     /// A name in an SR that is free, like this one.
-    fn free_name(&self, sr: &str, wanted: &str, ctx: &Ctx<'_>) -> String {
+    pub(super) fn free_name(&self, sr: &str, wanted: &str, ctx: &Ctx<'_>) -> String {
         let name = plain_name(wanted, VDI_NAME_MAX);
         if !name.is_empty() && self.mirror.vdi(sr, &name).is_none() {
             return name;

@@ -1,6 +1,6 @@
 //! All methods that are more than reading fields and setting labels.
 
-use super::{Handler, define, device, host, power, storage, task, vm};
+use super::{Handler, copy, define, device, host, power, storage, task, vm};
 use crate::rights::Role::{self, Admin, Operator, Viewer};
 
 /// What a method does.
@@ -160,9 +160,30 @@ pub(crate) const TABLE: &[Row] = &[
         "Xylem has snapshots of single disks (`VDI.snapshot`), and checkpoints of all with the memory",
     ),
     refused("VM.snapshot_with_quiesce", "vm new_name", "Likewise"),
-    refused("VM.clone", "vm new_name", "Copies of a checkpoint run at once in Xylem (`xy clone`)"),
-    refused("VM.copy", "vm new_name sr", "Likewise"),
-    refused("VM.provision", "vm", "There are no templates"),
+    work(
+        "VM.clone",
+        "vm new_name",
+        Admin,
+        "clone",
+        copy::clone_vm,
+        "Another VM is defined like one that is defined and down, with clones of its disks (`xy vdi-clone`)",
+    ),
+    work(
+        "VM.copy",
+        "vm new_name sr?",
+        Admin,
+        "copy",
+        copy::copy_vm,
+        "The same; disks stay in their SR",
+    ),
+    work(
+        "VM.provision",
+        "vm",
+        Admin,
+        "provision",
+        copy::provision,
+        "A copy of a template is none any more; it has its disks already",
+    ),
     refused("VM.create", "record", "VMs are made from files (`xy create`, `xy define`)"),
     work(
         "VM.pool_migrate",
@@ -268,8 +289,8 @@ pub(crate) const TABLE: &[Row] = &[
         "VM.set_is_a_template",
         "self value",
         Admin,
-        vm::set_is_a_template,
-        "Only to what it is: there are no templates",
+        copy::set_is_a_template,
+        "A label of a VM that is defined and down: it is not started then",
     ),
     row("VM.get_allowed_VBD_devices", "vm", Viewer, vm::free_vbds, "Places of disks that are free"),
     row(

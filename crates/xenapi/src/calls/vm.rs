@@ -153,15 +153,6 @@ pub(super) fn set_vcpus(facade: &mut Facade, ctx: &Ctx<'_>) -> Result<Step, Fail
     ask(Request::Tune(tune), settled(Settled::Now))
 }
 
-pub(super) fn set_is_a_template(facade: &mut Facade, ctx: &Ctx<'_>) -> Result<Step, Failure> {
-    let vm = ctx.handle(facade, Class::Vm, 0)?;
-    let is = facade.objects.field((Class::Vm, vm), "is_a_template");
-    if is == Some(&Value::Bool(ctx.flag(1)?)) {
-        return Step::void();
-    }
-    Err(Failure::not_allowed("there are no templates"))
-}
-
 fn free(taken: &[u32], count: u32) -> Step {
     let free = (0..count).filter(|place| !taken.contains(place));
     Step::Value(free.map(|place| place.to_string()).collect())

@@ -41,7 +41,7 @@ pub(crate) fn operation_word(what: &str) -> Option<&'static str> {
 }
 
 /// What may be done with a VM in this state.
-pub(crate) fn allowed(state: &str, vm: &VmObject) -> Vec<&'static str> {
+pub(crate) fn allowed(state: &str, vm: &VmObject, is_template: bool) -> Vec<&'static str> {
     let mut allowed = match (state, vm.state.as_str()) {
         (_, "preserved" | "stuck") => return vec!["hard_shutdown"],
         ("Running", _) => vec![
@@ -56,7 +56,8 @@ pub(crate) fn allowed(state: &str, vm: &VmObject) -> Vec<&'static str> {
         ],
         ("Paused", _) => vec!["unpause", "hard_shutdown"],
         ("Suspended", _) => vec!["resume", "hard_shutdown"],
-        _ => vec!["start", "start_on", "destroy"],
+        _ if is_template => return vec!["clone", "copy", "provision", "destroy"],
+        _ => vec!["start", "start_on", "clone", "copy", "provision", "destroy"],
     };
     if vm.defined && state == "Running" {
         allowed.push("hard_reboot");
@@ -161,9 +162,17 @@ impl View<'_> {
                 Some((opaque(self.operation_task(id)), operation_word(&it.row.what)?))
             }));
         }
-        let allowed = if current.is_empty() { allowed(state, vm) } else { Vec::new() };
+        let allowed = match current.is_empty() {
+            true => allowed(state, vm, self.is_template(uuid)),
+            false => Vec::new(),
+        };
         draft.set("allowed_operations", allowed.into_iter().collect::<Value>());
         draft.set("current_operations", Value::texts(current));
+    }
+
+    /// Clients say which of the VMs that are defined others are made from.
+    pub(crate) fn is_template(&self, vm: Uuid) -> bool {
+        self.labels.get((Class::Vm, vm), "is_a_template") == Some(&Value::Bool(true))
     }
 
     /// The task that stands for an operation of the daemon.
