@@ -13,8 +13,9 @@ use crate::xmlrpc;
 const KEPT_MS: u64 = 24 * 3600 * 1000;
 /// and no more than so many.
 const ENDED_MAX: usize = 1000;
-/// Tasks that have not ended.
-const PENDING_MAX: usize = 2000;
+/// Tasks that have not ended, of all users and of one.
+const PENDING_MAX: usize = 5000;
+const PENDING_PER_USER_MAX: usize = 2000;
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Status {
@@ -97,8 +98,9 @@ impl Tasks {
     }
 
     pub(crate) fn begin(&mut self, task: Task) -> Result<(), Failure> {
-        let pending = self.0.values().filter(|it| it.is_under_way()).count();
-        if pending >= PENDING_MAX {
+        let pending = self.0.values().filter(|it| it.is_under_way());
+        let own = pending.clone().filter(|it| it.who == task.who).count();
+        if pending.count() >= PENDING_MAX || own >= PENDING_PER_USER_MAX {
             return Err(Failure::new("TOO_BUSY", [""; 0]));
         }
         self.expire(task.created_unix_ms);
@@ -245,6 +247,15 @@ mod tests {
             assert_eq!((task.status, task.result.as_str()), (status, result));
             assert_eq!(task.error_info.is_empty(), answer.is_ok());
         }
+    }
+
+    #[test]
+    fn a_user_has_so_many_tasks() {
+        let mut tasks = Tasks::default();
+        let begun = (0..3000).filter(|number| tasks.begin(task(*number)).is_ok()).count();
+        assert_eq!(begun, PENDING_PER_USER_MAX);
+        let of_bob = Task { who: "bob".to_owned(), ..task(5000) };
+        assert!(tasks.begin(of_bob).is_ok());
     }
 
     #[test]

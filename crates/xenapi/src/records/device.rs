@@ -110,7 +110,7 @@ impl View<'_> {
         let allowed: &[&str] = match () {
             () if it.operation.is_some() => &[],
             () if power_state(object) != "Running" => &["attach"],
-            () if is_attached => &["attach", "unplug", "unplug_force"],
+            () if is_attached => &["attach", "unplug"],
             () => &["attach", "plug"],
         };
         self.operations_of(&mut draft, it, allowed);
