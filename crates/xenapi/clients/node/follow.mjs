@@ -2,8 +2,8 @@
 //
 // Usage: node follow.mjs URL USER PASSWORD VM [json-rpc|xml-rpc|auto]
 //
-// VM is the name of a defined VM that is down; it is down again at the end. USER is an admin. Ends at the first
-// expectation that does not hold.
+// VM is the name of a defined VM that is down; it is down again at the end. USER is an admin, and nobody else changes the
+// host meanwhile. Ends at the first expectation that does not hold.
 import assert from 'node:assert/strict'
 import { createClient } from 'xen-api'
 

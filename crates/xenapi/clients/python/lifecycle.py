@@ -4,7 +4,8 @@
 Usage: lifecycle.py URL USER PASSWORD VM
 
 VM is the name of a defined VM that is down, whose guest has PV drivers (prepare.py defines one); it is down again at the
-end. USER is an admin. There is an SR that takes snapshots. Ends at the first expectation that does not hold.
+end. USER is an admin. There is an SR that takes snapshots, and nobody else changes the host meanwhile. Ends at the first
+expectation that does not hold.
 """
 import sys
 import time
@@ -18,9 +19,14 @@ CLASSES = """VM VM_metrics VM_guest_metrics VBD VBD_metrics VIF VIF_metrics cons
     SR PBD SM VDI network PIF PIF_metrics VLAN Bond task message role subject blob""".split()
 
 
+def short(it):
+    text = repr(it)
+    return text if len(text) <= 400 else text[:400] + "..."
+
+
 def expect(what, expected, found):
     if expected != found:
-        sys.exit(f"lifecycle: {what}: expected {expected!r}, found {found!r}")
+        sys.exit(f"lifecycle: {what}: expected {short(expected)}, found {short(found)}")
     print(f"ok: {what}")
 
 
@@ -30,7 +36,7 @@ def fails(what, code, call, *args):
     except XenAPI.Failure as failure:
         expect(what, code, failure.details[0])
         return failure.details
-    sys.exit(f"lifecycle: {what}: expected {code}, found {found!r}")
+    sys.exit(f"lifecycle: {what}: expected {code}, found {short(found)}")
 
 
 def raw(method, *args):
