@@ -16,7 +16,6 @@ use lab::workspace;
 const PURE: [&str; 14] = [
     "live",
     "gate",
-    "xenapi",
     "disk-image",
     "xen",
     "xenstore",
@@ -28,6 +27,7 @@ const PURE: [&str; 14] = [
     "service",
     "sim",
     "sim-trials",
+    "xenapi",
 ];
 
 /// Who may depend on which crates of the workspace. Dev-dependencies are free.
