@@ -11,7 +11,7 @@ mod table;
 mod task;
 mod vm;
 
-use api::{Request, Target, Targets};
+use api::{Request, Role, Target, Targets};
 use xen::Uuid;
 
 use crate::facade::{Asking, Awaited, Facade, Moment, Outcome, Step, Waiting};
@@ -19,13 +19,13 @@ use crate::failure::Failure;
 use crate::model::Class;
 use crate::objects::Key;
 use crate::refs::{derived, opaque, uuid_in};
-use crate::rights::Role;
 use crate::rpc::Call;
 use crate::session::Session;
 use crate::tasks::{Doer, Status, Task};
 use crate::value::Value;
 
-use table::{Does, Row, TABLE};
+pub(crate) use table::TABLE;
+use table::{Does, Row};
 
 /// Methods that do not begin with a session.
 const WITHOUT_SESSION: [&str; 3] = [

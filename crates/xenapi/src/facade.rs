@@ -10,7 +10,7 @@
 //!
 //! The shell asks the daemon, keeps time and draws random numbers; it needs to know nothing of XenAPI.
 
-use api::{Objects as Page, Reply, Request, StorageRequest};
+use api::{Objects as Page, Reply, Request, Role, StorageRequest};
 use live::Revision;
 use serde_json::Value as Json;
 use xen::Uuid;
@@ -25,7 +25,6 @@ use crate::objects::{Group, Key, Objects, Records};
 use crate::polls::Polls;
 use crate::records::{View, checkpoint_uuid};
 use crate::refs::{opaque, uuid_in};
-use crate::rights::Role;
 use crate::rpc::Call;
 use crate::session::{Session, Sessions};
 use crate::settle::Settled;

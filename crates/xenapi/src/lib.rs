@@ -41,5 +41,4 @@ pub use calls::methods;
 pub use facade::{Asking, Facade, Identity, Login, Moment, Outcome, Waiting};
 pub use failure::Failure;
 pub use refs::{derived, opaque};
-pub use rights::Role;
 pub use value::{Answer, Record, Value};

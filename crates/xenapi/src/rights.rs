@@ -1,42 +1,20 @@
-//! What a session may do.
+//! Roles in XAPI's words.
 
-/// The part that a client's user has; each may do what those before it may.
-#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
-pub enum Role {
-    Viewer,
-    Operator,
-    Admin,
+use api::Role;
+
+/// XAPI's name for a role of this sort.
+pub(crate) fn name(role: Role) -> &'static str {
+    match role {
+        Role::Viewer => "read-only",
+        Role::Operator => "vm-operator",
+        Role::Admin => "pool-admin",
+    }
 }
 
-impl Role {
-    pub const ALL: [Self; 3] = [Self::Viewer, Self::Operator, Self::Admin];
-
-    /// XAPI's name for a role of this sort.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Viewer => "read-only",
-            Self::Operator => "vm-operator",
-            Self::Admin => "pool-admin",
-        }
-    }
-
-    /// By Xylem's own name.
-    #[must_use]
-    pub fn named(name: &str) -> Option<Self> {
-        match name {
-            "viewer" => Some(Self::Viewer),
-            "operator" => Some(Self::Operator),
-            "admin" => Some(Self::Admin),
-            _ => None,
-        }
-    }
-
-    pub(crate) fn what(self) -> &'static str {
-        match self {
-            Self::Viewer => "Sees everything but secrets",
-            Self::Operator => "Starts, stops and pauses VMs that are there",
-            Self::Admin => "Does everything",
-        }
+pub(crate) fn what(role: Role) -> &'static str {
+    match role {
+        Role::Viewer => "Sees everything but secrets",
+        Role::Operator => "Starts, stops and pauses VMs that are there",
+        Role::Admin => "Does everything",
     }
 }

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use api::Role;
 use xen::Uuid;
 
 use crate::failure::Failure;
 use crate::refs::{opaque, uuid_in};
-use crate::rights::Role;
 
 /// More than these at a time are not given; the one that was idle longest ends instead.
 const SESSIONS_MAX: usize = 500;

@@ -6,14 +6,14 @@ use std::collections::BTreeMap;
 
 use api::{
     DeviceObject, DomainObject, Object, ObjectChange, Objects, OperationObject, Reply, Request,
-    SrRow, StorageRequest, TraceRow, VdiList, VdiRow, VmObject, VmSizes,
+    Role, SrRow, StorageRequest, TraceRow, VdiList, VdiRow, VmObject, VmSizes,
 };
 use expect_test::{Expect, expect};
 use serde_json::Value as Json;
 use xen::Uuid;
 
 use crate::rpc::Call;
-use crate::{Facade, Identity, Moment, Outcome, Role, Value, opaque};
+use crate::{Facade, Identity, Moment, Outcome, Value, opaque};
 
 const VM: Uuid = Uuid([1; 16]);
 const HOST: Uuid = Uuid([0x42; 16]);
@@ -24,7 +24,7 @@ struct World {
     facade: Facade,
     session: String,
     now_unix_ms: u64,
-    fresh: u8,
+    fresh: u32,
 }
 
 fn vm(state: &str) -> VmObject {
@@ -115,7 +115,9 @@ impl World {
     fn moment(&mut self) -> Moment {
         self.fresh += 1;
         self.now_unix_ms += 1;
-        Moment { unix_ms: self.now_unix_ms, fresh: Uuid([self.fresh; 16]) }
+        let mut fresh = [0xf0; 16];
+        fresh[..4].copy_from_slice(&self.fresh.to_be_bytes());
+        Moment { unix_ms: self.now_unix_ms, fresh: Uuid(fresh) }
     }
 
     fn login(&mut self, who: &str, role: Role) -> String {
@@ -248,6 +250,43 @@ fn doors_beside_calls_know_sessions_and_consoles() {
     let uuid = location.as_str().and_then(|it| it.rsplit('=').next()).expect("it has one");
     assert_eq!(world.facade.console(uuid), Some((VM, false)));
     assert_eq!(world.facade.console("x"), None);
+}
+
+/// Nobody is let in here whom the daemon would refuse.
+#[test]
+fn each_method_needs_the_role_that_its_requests_need() {
+    let mut asked = 0;
+    for state in ["down", "running", "paused", "suspended"] {
+        let mut world = World::new(Role::Admin);
+        let plugged = if state == "down" { "detached" } else { "attached" };
+        world.apply(vec![vm_change(vm(state)), disk_change(Some(disk(plugged)))], false);
+        let of = |world: &mut World, class: &str| {
+            let all = world.value(&format!("{class}.get_all"), &[]);
+            all.as_array().and_then(|all| all.first().cloned()).unwrap_or_else(Value::null)
+        };
+        let host = Value::from(opaque(HOST));
+        for row in crate::calls::TABLE {
+            let class = row.name.split('.').next().unwrap_or_default();
+            let first = match class {
+                "VM" => reference(),
+                "VBD" | "VDI" | "SR" | "host" => of(&mut world, class),
+                _ => continue,
+            };
+            for second in [host.clone(), Value::Int(64 << 20), "power".into()] {
+                let most = row.params.split_ascii_whitespace().count();
+                let all = [first.clone(), second, Value::Int(1), Value::Int(1), Value::Int(1)];
+                let args = &all[..most.min(all.len())];
+                if let Outcome::Ask(asking) = world.call(row.name, args) {
+                    asked += 1;
+                    for request in asking.requests {
+                        let name = api::name_of(&request);
+                        assert!(Role::needed(&request) <= row.role, "{}: {name}", row.name);
+                    }
+                }
+            }
+        }
+    }
+    assert!(asked > 100, "{asked}");
 }
 
 #[test]

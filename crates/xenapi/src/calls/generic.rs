@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use api::Role;
+
 use super::Ctx;
 use crate::facade::{Facade, Step};
 use crate::failure::Failure;
@@ -9,7 +11,6 @@ use crate::labels::checked;
 use crate::model::{Class, Kind};
 use crate::objects::Key;
 use crate::refs::opaque;
-use crate::rights::Role;
 use crate::value::Value;
 
 #[derive(Clone, Copy, Debug, PartialEq)]

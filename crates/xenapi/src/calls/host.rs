@@ -1,6 +1,6 @@
 //! Sessions, the host and its pool.
 
-use api::{HostRequest, Request};
+use api::{HostRequest, Request, Role};
 
 use super::{Ctx, TABLE, ask, generic, methods};
 use crate::facade::{Facade, Step, Then};
@@ -9,7 +9,6 @@ use crate::mirror::Dirty;
 use crate::model::Class;
 use crate::records::ROLES;
 use crate::refs::{opaque, uuid_in};
-use crate::rights::Role;
 use crate::value::Value;
 
 fn seconds(unix_ms: u64) -> Value {

@@ -4,6 +4,7 @@ use core::fmt::Write as _;
 
 use super::{Does, TABLE};
 use crate::model::Class;
+use crate::rights;
 
 const HEAD: &str = include_str!("page.md");
 
@@ -19,7 +20,8 @@ fn page() -> String {
     page.push_str("\n## Methods\n\n| method | parameters | role | what it does in Xylem |\n|---|---|---|---|\n");
     for row in TABLE {
         if let Does::Call(_) = row.does {
-            let (name, params, role, note) = (row.name, row.params, row.role.name(), row.note);
+            let (name, params, role, note) =
+                (row.name, row.params, rights::name(row.role), row.note);
             let _ = writeln!(page, "| `{name}` | {params} | {role} | {note} |");
         }
     }

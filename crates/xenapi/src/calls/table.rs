@@ -1,7 +1,7 @@
 //! All methods that are more than reading fields and setting labels.
 
 use super::{Handler, copy, define, device, host, power, storage, task, vm};
-use crate::rights::Role::{self, Admin, Operator, Viewer};
+use api::Role::{self, Admin, Operator, Viewer};
 
 /// What a method does.
 #[derive(Clone, Copy)]

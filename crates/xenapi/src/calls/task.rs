@@ -1,5 +1,6 @@
 //! Tasks, messages and events.
 
+use api::Role;
 use xen::Uuid;
 
 use super::Ctx;
@@ -8,7 +9,6 @@ use crate::facade::{Facade, Step};
 use crate::failure::Failure;
 use crate::model::Class;
 use crate::refs::{derived, opaque};
-use crate::rights::Role;
 use crate::tasks::{Doer, Status, Task};
 use crate::value::Value;
 

@@ -1,12 +1,13 @@
 //! The host and its pool, which has no other.
 
+use api::Role;
 use xen::Uuid;
 
 use crate::model::Class;
 use crate::objects::Records;
 use crate::records::{Draft, View};
 use crate::refs::opaque;
-use crate::rights::Role;
+use crate::rights;
 use crate::spec::Spec;
 use crate::value::{Value, date_text};
 
@@ -31,15 +32,15 @@ impl View<'_> {
         self.cpu_records(&mut records);
         for role in ROLES {
             let mut draft = Draft::of(Class::Role, self.role(role));
-            draft.set("name_label", role.name());
-            draft.set("name_description", role.what());
+            draft.set("name_label", rights::name(role));
+            draft.set("name_description", rights::what(role));
             draft.finish(self.labels, &mut records);
         }
         records
     }
 
     pub(crate) fn role(&self, role: Role) -> Uuid {
-        self.of_host("role", role.name())
+        self.of_host("role", rights::name(role))
     }
 
     fn pool_record(&self, records: &mut Records) {

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use api::Object;
+use api::{Object, Role};
 use proptest::prelude::*;
 
 use super::{BASE, VM, World, change, disk, disk_change, operation, reference, vm, vm_change};
-use crate::{Outcome, Role, Value, methods, opaque};
+use crate::{Outcome, Value, methods, opaque};
 
 /// A client that follows events.
 #[derive(Default)]
