@@ -204,12 +204,14 @@ fn find(method: &str) -> Result<Found, Failure> {
     if let Some(row) = TABLE.iter().find(|row| row.name == method) {
         return Ok(Found::Row(row));
     }
-    let of_class = || {
-        let (class, name) = method.split_once('.')?;
-        let class = *Class::ALL.iter().find(|it| it.name() == class)?;
-        Some(Found::Generic(class, generic::Verb::parse(class, name)?))
-    };
-    of_class().ok_or_else(|| Failure::unknown_method(method))
+    let unknown = || Failure::unknown_method(method);
+    let (class, name) = method.split_once('.').ok_or_else(unknown)?;
+    let class = *Class::ALL.iter().find(|it| it.name() == class).ok_or_else(unknown)?;
+    match generic::Verb::parse(class, name) {
+        Some(verb) => Ok(Found::Generic(class, verb)),
+        None if generic::changes_a_field(class, name) => Err(Failure::not_implemented(method)),
+        None => Err(unknown()),
+    }
 }
 
 /// The object of a call: the class of its method, with the reference that comes first.

@@ -189,6 +189,8 @@ fn whoever_calls_wrongly_is_told_how() {
         ("VM.start", &[reference()]),
         ("VM.snapshot", &[reference(), "x".into()]),
         ("VM.set_tags", &[reference(), Value::Array(Vec::new())]),
+        ("VM.set_PV_args", &[reference(), "quiet".into()]),
+        ("VM.set_nothing", &[reference(), "x".into()]),
         ("Async.event.from", &[Value::Array(Vec::new()), "".into(), Value::Float(0.0)]),
         ("event.from", &["vm".into(), "".into(), Value::Float(0.0)]),
         ("VM.get_all_records_where", &["field \"name__label\" = \"web\"".into()]),
@@ -213,6 +215,8 @@ fn whoever_calls_wrongly_is_told_how() {
         VM.start(1): RBAC_PERMISSION_DENIED
         VM.snapshot(2): NOT_IMPLEMENTED
         VM.set_tags(2): RBAC_PERMISSION_DENIED
+        VM.set_PV_args(2): NOT_IMPLEMENTED
+        VM.set_nothing(2): MESSAGE_METHOD_UNKNOWN
         Async.event.from(3): MESSAGE_METHOD_UNKNOWN
         event.from(3): FIELD_TYPE_ERROR
         VM.get_all_records_where(1): done

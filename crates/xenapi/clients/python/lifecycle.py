@@ -95,7 +95,7 @@ def labels(x, vm):
     x.VM.set_blocked_operations(vm, {"start": "held"})
     fails("a blocked operation", "OPERATION_BLOCKED", x.VM.start, vm, False, False)
     x.VM.set_blocked_operations(vm, {})
-    fails("a field that is no label", "MESSAGE_METHOD_UNKNOWN", x.VM.set_domid, vm, "1")
+    fails("a field that is no label", "NOT_IMPLEMENTED", x.VM.set_PV_args, vm, "quiet")
     x.VM.set_name_label(vm, VM + "-renamed")
     expect("by another name", [vm], x.VM.get_by_name_label(VM + "-renamed"))
     x.VM.set_name_label(vm, VM)

@@ -96,6 +96,13 @@ impl Verb {
     }
 }
 
+/// Whether XenAPI could have such a method for one of its fields, which are not all for clients to set here.
+pub(crate) fn changes_a_field(class: Class, name: &str) -> bool {
+    let words = ["set_", "add_to_", "remove_from_", "add_", "remove_"];
+    let mut fields = words.iter().filter_map(|word| name.strip_prefix(word));
+    class.is_listed() && fields.any(|field| class.def().field(field).is_some())
+}
+
 /// The names of all of these.
 pub(crate) fn names() -> Vec<String> {
     let mut names = Vec::new();
