@@ -76,7 +76,7 @@ whole() {
     start=$(now)
     check "GRUB speaks" says "$1" "GRUB on" 600 || { tail -n 20 "/tmp/$1.serial"; exit 1; }
     echo "GRUB after $(seconds_since "$start") s"
-    check "Linux starts" says "$1" "XYLEM-GUEST: init reached" 900 || { tail -n 20 "/tmp/$1.serial"; exit 1; }
+    check "Linux starts" says "$1" "XYLEM-GUEST: init reached" 1800 || { tail -n 20 "/tmp/$1.serial"; exit 1; }
     echo "Linux after $(seconds_since "$start") s"
     check "it is ready" says "$1" "XYLEM-GUEST: ready" 300
     check "its disk works" says "$1" "disk=ok" 5

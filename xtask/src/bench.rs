@@ -196,7 +196,7 @@ pub(crate) fn main(parser: &mut lexopt::Parser) -> Result<ExitCode> {
         }
     }
     let rows = match name.as_deref() {
-        Some("api") => api::run(&api::Options { is_quick })?,
+        Some("api") => api::run(is_quick)?,
         Some("create") => create::run(rounds.unwrap_or(2))?,
         Some("earlier") => {
             let folder = earlier.context("--earlier FOLDER: where are the earlier programs?")?;

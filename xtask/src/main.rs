@@ -15,6 +15,7 @@ mod moves;
 mod package;
 mod page;
 mod tidy;
+mod web_host;
 mod worlds;
 
 use std::process::ExitCode;

@@ -34,7 +34,7 @@ const PURE: [&str; 14] = [
 const EDGES: [(&str, &[&str]); 33] = [
     ("live", &[]),
     ("gate", &["api"]),
-    ("web", &["api", "gate", "live", "service-manager"]),
+    ("web", &["api", "gate", "live", "service-manager", "xen", "xenapi"]),
     ("disk-image", &[]),
     ("xen", &[]),
     ("xenstore", &["xen"]),

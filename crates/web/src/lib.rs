@@ -16,6 +16,7 @@ mod serve;
 mod shared;
 mod tls;
 mod turns;
+mod xenapi_door;
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
@@ -36,6 +37,7 @@ use tokio::time::sleep;
 use crate::audit::Audit;
 use crate::options::{Command, Serve};
 use crate::shared::{Shared, random};
+use crate::xenapi_door::Door;
 
 /// Threads that serve clients: more would take the CPUs of the daemons.
 const THREADS: usize = 2;
@@ -89,8 +91,18 @@ fn run(command: Command) -> Result<()> {
 /// The clients' text is not understood, or the address is taken or not a loopback one.
 pub fn serve_beside(socket: PathBuf, listen: SocketAddr, clients: &str) -> Result<SocketAddr> {
     let access = Access::parse(clients)?;
-    let (tries, rate, prints) = (false, options::RATE, false);
-    let options = Serve { listen, tls: None, access: None, log: None, socket, tries, rate, prints };
+    let options = Serve {
+        listen,
+        tls: None,
+        access: None,
+        log: None,
+        socket,
+        tries: false,
+        xenapi: false,
+        labels: None,
+        rate: options::RATE,
+        prints: false,
+    };
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(THREADS)
         .enable_all()
@@ -103,7 +115,7 @@ pub fn serve_beside(socket: PathBuf, listen: SocketAddr, clients: &str) -> Resul
     shared.set_access(access);
     thread::spawn(move || {
         runtime.block_on(async {
-            let router = routes::router(&shared);
+            let router = routes::router(&shared, None);
             let (_never, stop) = watch::channel(false);
             let mirror = shared.mirror.follow(&shared.daemon);
             tokio::join!(mirror, serve::serve(listener, None, router, stop));
@@ -146,7 +158,21 @@ async fn serve(options: Serve) -> Result<()> {
     let refresher = Arc::clone(&shared);
     let refresh = tokio::spawn(refresh(refresher));
     announce(address, tls.is_some(), token.as_deref(), options.prints);
-    let router = routes::router(&shared);
+    let rest = if options.xenapi {
+        let host = match address.ip() {
+            ip if ip.is_unspecified() => {
+                rustix::system::uname().nodename().to_string_lossy().into_owned()
+            }
+            ip => ip.to_string(),
+        };
+        let door = Arc::new(Door::new(&shared, host, options.labels)?);
+        let follower = Arc::clone(&door);
+        tokio::spawn(async move { follower.follow().await });
+        Some(xenapi_door::router(door))
+    } else {
+        None
+    };
+    let router = routes::router(&shared, rest);
     let serving = tokio::spawn(serve::serve(listener, tls, router, stopped));
     let _told = service_manager::tell("READY=1");
     let mut terminated = signal(SignalKind::terminate())?;

@@ -23,6 +23,8 @@ Serves Xylem to remote clients: a REST API, events, and a web page.
       --clients FILE        Who is let in (/etc/xylem-web/clients)
       --log FILE            What clients have done, each line with the hash of
                             the one before it
+      --xenapi              Serve XenAPI, too
+      --labels FILE         What its clients label objects with
       --rate N              Requests of a client in a second, in the long run (100)
       --print               Print the address on the standard output
       --socket FILE         xylemd's (/run/xylem/xylemd.sock)
@@ -63,6 +65,9 @@ pub(crate) struct Serve {
     pub(crate) log: Option<PathBuf>,
     pub(crate) socket: PathBuf,
     pub(crate) tries: bool,
+    pub(crate) xenapi: bool,
+    /// What clients of XenAPI label objects with.
+    pub(crate) labels: Option<PathBuf>,
     /// Requests of a client in a second.
     pub(crate) rate: u32,
     /// Say on the standard output where.
@@ -107,6 +112,8 @@ struct Given {
     tries: bool,
     rate: Option<u32>,
     prints: bool,
+    xenapi: bool,
+    labels: Option<PathBuf>,
     role: Option<Role>,
     days: Option<u64>,
     words: Vec<String>,
@@ -138,6 +145,8 @@ impl Given {
         match name {
             "try" => self.tries = true,
             "print" => self.prints = true,
+            "xenapi" => self.xenapi = true,
+            "labels" => self.labels = Some(parser.value()?.into()),
             "rate" => self.rate = Some(parser.value()?.parse()?),
             "make-certificate" => self.make = true,
             "listen" => {
@@ -219,8 +228,22 @@ impl Given {
         };
         let socket = self.socket.unwrap_or_else(api::client::socket_path);
         let rate = self.rate.unwrap_or(RATE).max(1);
-        let (log, tries, prints) = (self.log, self.tries, self.prints);
-        Ok(Command::Serve(Serve { listen, tls, access, log, socket, tries, rate, prints }))
+        let (log, labels) = (self.log, self.labels);
+        let (tries, prints) = (self.tries, self.prints);
+        // Whoever tries it out tries all of it.
+        let xenapi = self.xenapi || tries;
+        Ok(Command::Serve(Serve {
+            listen,
+            tls,
+            access,
+            log,
+            socket,
+            tries,
+            xenapi,
+            labels,
+            rate,
+            prints,
+        }))
     }
 }
 

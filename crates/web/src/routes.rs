@@ -4,7 +4,7 @@ mod events;
 mod health;
 mod objects;
 mod openapi;
-mod page;
+pub(crate) mod page;
 mod requests;
 mod session;
 mod tasks;
@@ -23,12 +23,13 @@ use crate::problem::Problem;
 use crate::shared::Shared;
 
 pub(crate) use requests::subject;
+pub(crate) use session::log_in;
 
 /// Of a request: a configuration and what belongs to it.
 const BODY_BYTES_MAX: usize = 1 << 20;
 
-/// Who sends what where.
-pub(crate) fn router(shared: &Arc<Shared>) -> Router {
+/// Who sends what where; what is none of these is for `rest`.
+pub(crate) fn router(shared: &Arc<Shared>, rest: Option<Router>) -> Router {
     let known = Router::new()
         .route("/v1/events", get(events::events))
         .route("/v1/objects", get(objects::changes))
@@ -45,12 +46,13 @@ pub(crate) fn router(shared: &Arc<Shared>) -> Router {
         .route("/v1/tasks/{id}", get(tasks::one).delete(tasks::cancel))
         .route("/v1/session", get(session::is).delete(session::end))
         .layer(from_fn_with_state(Arc::clone(shared), admit));
+    let rest = rest.unwrap_or_else(|| Router::new().fallback(page::file));
     Router::new()
         .merge(known)
         .route("/v1/session", post(session::begin))
         .route("/v1/health", get(health::health))
         .route("/v1/openapi.json", get(openapi::document))
-        .fallback(page::file)
+        .fallback_service(rest)
         .method_not_allowed_fallback(not_allowed)
         .layer(from_fn(protect))
         .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))

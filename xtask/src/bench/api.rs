@@ -3,22 +3,20 @@
 mod http;
 
 use std::io::{BufRead as _, BufReader};
-use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Result, ensure};
 use api::client::Client;
 use api::{Create, Define, Request, Target};
 use lab::cargo::{self, Target as Program};
 
 use self::http::Http;
 use super::{Better, Row};
+use crate::web_host::{DOOR, HOST, Options, Server, WebHost};
 
-const HOST: Program<'_> = Program::Program("xylemd-sim");
-const DOOR: Program<'_> = Program::Program("xylem-web");
 const BARE: Program<'_> = Program::Example("bare");
 
 /// Connections that ask all the time.
@@ -29,13 +27,9 @@ const BUSY_PER_SECOND: u32 = 5;
 /// Create latency beside them, to that without.
 const GOAL_CREATE: f64 = 1.1;
 
-pub(super) struct Options {
-    pub(super) is_quick: bool,
-}
-
 /// How much there is of everything.
 struct Size {
-    vms: usize,
+    vms: u32,
     seconds: f64,
     readers: usize,
     changes: usize,
@@ -43,8 +37,8 @@ struct Size {
 }
 
 impl Size {
-    fn of(options: &Options) -> Self {
-        if options.is_quick {
+    fn of(is_quick: bool) -> Self {
+        if is_quick {
             Self { vms: 20, seconds: 0.2, readers: 20, changes: 2, creates: 5 }
         } else {
             Self { vms: 1000, seconds: 5.0, readers: 1000, changes: 20, creates: 200 }
@@ -52,36 +46,11 @@ impl Size {
     }
 }
 
-/// A program that ends with this one.
-struct Server(Child);
+/// A simulated host and its door.
+struct Bed(WebHost);
 
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ended = self.0.kill();
-        let _ended = self.0.wait();
-    }
-}
-
-/// A simulated host, its door, and who may come in.
-struct Bed {
-    _host: Server,
-    _web: Server,
-    _folder: Folder,
-    socket: PathBuf,
-    address: String,
-    tokens: Vec<String>,
-}
-
-struct Folder(PathBuf);
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _left_over = std::fs::remove_dir_all(&self.0);
-    }
-}
-
-pub(super) fn run(options: &Options) -> Result<Vec<Row>> {
-    let size = Size::of(options);
+pub(super) fn run(is_quick: bool) -> Result<Vec<Row>> {
+    let size = Size::of(is_quick);
     cargo::build(&[HOST, DOOR, BARE])?;
     let bed = Bed::make(size.vms)?;
     let list = bed.http(0)?.ask("GET", "/v1/vms", "")?;
@@ -96,8 +65,8 @@ pub(super) fn run(options: &Options) -> Result<Vec<Row>> {
         let mut ours = Load::default();
         let mut theirs = Load::default();
         for _ in 0..3 {
-            ours.add(load(&bed.address, &bed.tokens, size.seconds / 3.0, path)?);
-            theirs.add(load(&bare, &bed.tokens, size.seconds / 3.0, "/")?);
+            ours.add(load(bed.0.address(), &bed.0.tokens, size.seconds / 3.0, path)?);
+            theirs.add(load(&bare, &bed.0.tokens, size.seconds / 3.0, "/")?);
         }
         ours.rows(&what, Some(&theirs), &mut rows);
     }
@@ -108,31 +77,10 @@ pub(super) fn run(options: &Options) -> Result<Vec<Row>> {
 }
 
 impl Bed {
-    fn make(vms: usize) -> Result<Self> {
-        let name = format!("xylem-bench-api-{}", std::process::id());
-        let folder = Folder(std::env::temp_dir().join(name));
-        std::fs::create_dir_all(&folder.0)?;
-        let socket = folder.0.join("sock");
-        let mut host = Command::new(cargo::path(HOST)?);
-        host.arg("--socket").arg(&socket).args(["--vms", &vms.to_string()]);
-        host.stdout(Stdio::piped()).stderr(Stdio::null());
-        let (host, _) = start(&mut host)?;
-        let clients = folder.0.join("clients");
-        let tokens = (0..=BUSY).map(|number| token(&clients, number)).collect::<Result<_>>()?;
-        // Clients are elsewhere, and the host's daemons come before their door: see the unit.
-        let mut web = Command::new("nice");
-        web.args(["-n", "5"]).arg(cargo::path(DOOR)?).args([
-            "--listen",
-            "127.0.0.1:0",
-            "--print",
-            "--rate",
-            "1000000",
-        ]);
-        web.arg("--socket").arg(&socket).arg("--clients").arg(&clients);
-        web.stdout(Stdio::piped()).stderr(Stdio::null());
-        let (web, line) = start(&mut web)?;
-        let address = line.trim_start_matches("http://").to_owned();
-        let bed = Self { _host: host, _web: web, _folder: folder, socket, address, tokens };
+    fn make(vms: u32) -> Result<Self> {
+        let clients = (0..=BUSY).map(|number| (format!("client-{number}"), "admin")).collect();
+        let web = ["--rate", "1000000"].map(str::to_owned).to_vec();
+        let bed = Self(WebHost::start(&Options { clients, web, ..Options::with_vms(vms) })?);
         let deadline = Instant::now() + Duration::from_secs(60);
         while bed.http(0)?.ask("GET", "/v1/vms/web-0", "").is_err() {
             ensure!(Instant::now() < deadline, "xylem-web knows no VMs");
@@ -142,37 +90,13 @@ impl Bed {
     }
 
     fn http(&self, client: usize) -> Result<Http> {
-        Http::connect(&self.address, &self.tokens[client])
+        Http::connect(self.0.address(), &self.0.tokens[client])
     }
-}
-
-fn token(clients: &Path, number: usize) -> Result<String> {
-    let output = Command::new(cargo::path(DOOR)?)
-        .args(["client", "add-token", &format!("client-{number}"), "--role", "admin", "--clients"])
-        .arg(clients)
-        .output()?;
-    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    Ok(String::from_utf8(output.stdout)?.trim().to_owned())
-}
-
-/// Starts a server, and returns its first line.
-fn start(command: &mut Command) -> Result<(Server, String)> {
-    let mut server = Server(command.spawn().context("a server does not start")?);
-    let output = server.0.stdout.take().context("it has no output")?;
-    let line = first_line(output).context("a server has ended")?;
-    Ok((server, line))
-}
-
-fn first_line(output: ChildStdout) -> Option<String> {
-    let mut lines = BufReader::new(output).lines();
-    let first = lines.next()?.ok();
-    thread::spawn(move || lines.for_each(drop));
-    first
 }
 
 fn bare(bytes: usize) -> Result<(Server, String)> {
     let mut command = Command::new(cargo::path(BARE)?);
-    let (server, line) = start(command.arg(bytes.to_string()).stdout(Stdio::piped()))?;
+    let (server, line) = Server::start(command.arg(bytes.to_string()))?;
     Ok((server, line.trim_start_matches("http://").to_owned()))
 }
 
@@ -248,7 +172,7 @@ fn load(address: &str, tokens: &[String], seconds: f64, path: &str) -> Result<Lo
 
 /// VMs that are started and destroyed, by REST and on the host itself.
 fn starts(bed: &Bed, size: &Size) -> Result<Vec<Row>> {
-    let mut local = Client::connect(&bed.socket)?;
+    let mut local = Client::connect(&bed.0.socket)?;
     let config_text = "name = 'bench'\nkernel = '/boot/vmlinuz'\nmemory = 8\n".to_owned();
     let (file, cwd) = ("bench.cfg".to_owned(), "/".to_owned());
     local.call(&Request::Define(Define { file, config_text, cwd, ..Define::default() }), |_| ())?;
@@ -286,7 +210,7 @@ fn starts(bed: &Bed, size: &Size) -> Result<Vec<Row>> {
 fn fan_out(bed: &Bed, size: &Size) -> Result<Vec<Row>> {
     let mut readers = Vec::new();
     for number in 0..size.readers {
-        let mut http = bed.http(number % bed.tokens.len())?;
+        let mut http = bed.http(number % bed.0.tokens.len())?;
         http.send("GET", "/v1/events?class=vm", "")?;
         let (status, _) = http.head()?;
         ensure!(status == 200, "a reader of events is answered {status}");
@@ -347,7 +271,7 @@ fn drain(reader: &mut Reader) -> Result<()> {
 
 /// Creates by a local client, alone and beside busy remote ones.
 fn creates(bed: &Bed, size: &Size) -> Result<Vec<Row>> {
-    let mut local = Client::connect(&bed.socket)?;
+    let mut local = Client::connect(&bed.0.socket)?;
     let mut create = |times: &mut Vec<f64>| -> Result<()> {
         let config_text = "name = 'created'\nkernel = '/boot/vmlinuz'\nmemory = 8\n".to_owned();
         let (file, cwd) = ("created.cfg".to_owned(), "/".to_owned());

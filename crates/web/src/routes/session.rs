@@ -77,6 +77,20 @@ pub(crate) async fn begin(
     Ok(response)
 }
 
+/// Somebody with a name and a password, which may be a token.
+pub(crate) async fn log_in(
+    shared: &Arc<Shared>,
+    name: &str,
+    password: &str,
+    address: &str,
+) -> Result<Who, Problem> {
+    let token = shared.with_access(|access| access.token(password, unix_s()).cloned());
+    match token.filter(|who| who.name == name) {
+        Some(who) => Ok(who),
+        None => by_password(shared, name.to_owned(), password.to_owned(), address.to_owned()).await,
+    }
+}
+
 /// Wrong passwords lock out the name and the address.
 async fn by_password(
     shared: &Arc<Shared>,

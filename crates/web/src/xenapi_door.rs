@@ -1,0 +1,332 @@
+//! XenAPI, for clients that speak to XAPI.
+
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use api::{Answer, Request as ApiRequest, Role};
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::http::{HeaderValue, Method, StatusCode, header};
+use axum::response::{IntoResponse as _, Response};
+use tokio::sync::watch;
+use tokio::time::{sleep, timeout};
+use xenapi::{Asking, Facade, Identity, Login, Moment, Outcome, Waiting, rpc};
+
+use crate::admit::{peer, stranger};
+use crate::problem::Problem;
+use crate::routes::{log_in, page, subject};
+use crate::shared::{Shared, lock, random, unix_ms, unix_s};
+
+/// How often it is looked whether a question to the daemon is due.
+const POLL: Duration = Duration::from_millis(200);
+/// Between attempts to reach the daemon.
+const RETRY: Duration = Duration::from_millis(500);
+/// Calls that are answered or waited for at a time.
+const CALLS_MAX: usize = 1024;
+/// Of a client's words in an error.
+const WHY: &str = "malformed";
+
+type Answering = Pin<Box<dyn Future<Output = xenapi::Answer> + Send>>;
+
+pub(crate) struct Door {
+    shared: Arc<Shared>,
+    facade: Mutex<Facade>,
+    /// The façade's revision.
+    changed: watch::Sender<u64>,
+    calls: tokio::sync::Semaphore,
+    /// Where labels are kept, and which were written last.
+    labels: Option<PathBuf>,
+}
+
+impl Door {
+    /// Labels are kept in this file.
+    pub(crate) fn new(
+        shared: &Arc<Shared>,
+        address: String,
+        labels: Option<PathBuf>,
+    ) -> Result<Self> {
+        let kept = match &labels {
+            Some(path) => read(path)?,
+            None => serde_json::Value::Null,
+        };
+        let uname = rustix::system::uname();
+        let now_s = unix_s();
+        let uptime = u64::try_from(rustix::system::sysinfo().uptime).unwrap_or_default();
+        let identity = Identity {
+            host: host_uuid(),
+            hostname: uname.nodename().to_string_lossy().into_owned(),
+            address,
+            release: env!("CARGO_PKG_VERSION").to_owned(),
+            started_unix_s: now_s,
+            booted_unix_s: now_s.saturating_sub(uptime),
+        };
+        let facade = Facade::new(identity, unix_ms().saturating_mul(1000), &kept);
+        let (changed, _) = watch::channel(facade.revision());
+        let calls = tokio::sync::Semaphore::new(CALLS_MAX);
+        Ok(Self { shared: Arc::clone(shared), facade: Mutex::new(facade), changed, calls, labels })
+    }
+
+    /// What is done with the façade may have changed it: whoever waits for that is told.
+    fn with<T>(&self, work: impl FnOnce(&mut Facade) -> T) -> T {
+        let mut facade = lock(&self.facade);
+        let done = work(&mut facade);
+        let revision = facade.revision();
+        drop(facade);
+        self.changed.send_if_modified(|last| std::mem::replace(last, revision) != revision);
+        done
+    }
+
+    /// Follows the daemon for as long as this process lives.
+    pub(crate) async fn follow(&self) {
+        tokio::join!(self.follow_objects(), self.poll(), self.keep_labels());
+    }
+
+    async fn follow_objects(&self) {
+        loop {
+            let request = self.with(|facade| facade.follow());
+            match self.shared.daemon.call(&request, Role::Viewer).await {
+                Ok(reply) => self.with(|facade| facade.learn(&request, &reply)),
+                Err(_) => sleep(RETRY).await,
+            }
+        }
+    }
+
+    async fn poll(&self) {
+        loop {
+            while let Some(request) = self.with(|facade| facade.due(unix_ms())) {
+                match self.shared.daemon.call(&request, Role::Viewer).await {
+                    Ok(reply) => self.with(|facade| facade.learn(&request, &reply)),
+                    // It will be due again.
+                    Err(_) => sleep(RETRY).await,
+                }
+            }
+            sleep(POLL).await;
+        }
+    }
+
+    async fn keep_labels(&self) {
+        let Some(path) = &self.labels else { return };
+        let mut kept = lock(&self.facade).labels_revision();
+        loop {
+            sleep(Duration::from_secs(1)).await;
+            let (revision, labels) = {
+                let facade = lock(&self.facade);
+                if facade.labels_revision() == kept {
+                    continue;
+                }
+                facade.labels()
+            };
+            match write(path, &labels) {
+                Ok(()) => kept = revision,
+                Err(error) => eprintln!("<3>labels of XenAPI cannot be kept: {error:#}"),
+            }
+        }
+    }
+
+    /// Does what comes of a call until there is an answer.
+    fn carry_out(self: Arc<Self>, outcome: Outcome, from: String) -> Answering {
+        Box::pin(async move {
+            let mut outcome = outcome;
+            loop {
+                outcome = match outcome {
+                    Outcome::Reply(answer) => return answer,
+                    Outcome::Authenticate(login) => {
+                        let user = self.authenticate(&login, &from).await;
+                        let moment = self.moment()?;
+                        self.with(|it| it.authenticated(login, user, &moment))
+                    }
+                    Outcome::Ask(asking) => {
+                        let replies = self.ask(&asking, &from).await;
+                        self.with(|facade| facade.answered(asking, replies, unix_ms()))
+                    }
+                    Outcome::Wait(waiting) => self.wait(waiting).await,
+                    Outcome::Started { task, work } => {
+                        // Nobody waits for its answer: its task has it.
+                        let _going_on = tokio::spawn(Arc::clone(&self).carry_out(*work, from));
+                        return Ok(task);
+                    }
+                }
+            }
+        })
+    }
+
+    /// Waits until what is waited for may have come.
+    async fn wait(&self, waiting: Waiting) -> Outcome {
+        let mut changed = self.changed.subscribe();
+        let left = waiting.deadline_unix_ms.saturating_sub(unix_ms());
+        // It may have changed before we watched.
+        match self.with(|facade| facade.woken(waiting, unix_ms())) {
+            Outcome::Wait(waiting) => {
+                let _late = timeout(Duration::from_millis(left), changed.changed()).await;
+                self.with(|facade| facade.woken(waiting, unix_ms()))
+            }
+            other => other,
+        }
+    }
+
+    fn moment(&self) -> Result<Moment, xenapi::Failure> {
+        let fresh = random::<16>().map_err(|error| {
+            xenapi::Failure::new("INTERNAL_ERROR", [error.to_string().as_str()])
+        })?;
+        Ok(Moment { unix_ms: unix_ms(), fresh: xen::Uuid::of_random(fresh) })
+    }
+
+    /// A user with a password, or a client with its token in place of one.
+    async fn authenticate(&self, login: &Login, from: &str) -> Option<(String, Role)> {
+        let said = log_in(&self.shared, &login.name, &login.password, from).await;
+        let who = said.ok()?;
+        Some((who.name, who.role))
+    }
+
+    /// Asks the daemon for all of these, up to the first that fails.
+    async fn ask(self: &Arc<Self>, asking: &Asking, from: &str) -> Vec<Result<api::Reply, String>> {
+        let mut replies = Vec::new();
+        for request in &asking.requests {
+            let reply = match asking.role.refusal(request) {
+                Some(why) => Err(why),
+                None => self.ask_one(asking, request).await,
+            };
+            if Role::needed(request) > Role::Viewer {
+                let result = reply.as_ref().map_or_else(String::as_str, |_| "ok");
+                let (what, of) = (api::name_of(request), subject(request));
+                self.shared.audit.note(&asking.who, from, &what, &of, result);
+            }
+            let failed = reply.is_err();
+            replies.push(reply);
+            if failed {
+                break;
+            }
+        }
+        replies
+    }
+
+    async fn ask_one(&self, asking: &Asking, request: &ApiRequest) -> Result<api::Reply, String> {
+        let words = |error: crate::daemon::CallError| error.to_string();
+        let mut call =
+            self.shared.daemon.begin_patiently(request, asking.role).await.map_err(words)?;
+        let mut changed = self.changed.subscribe();
+        loop {
+            let answer = tokio::select! {
+                answer = call.next() => answer.map_err(words)?,
+                _ = changed.changed() => {
+                    if lock(&self.facade).is_given_up(asking) {
+                        return Err("it was cancelled".to_owned());
+                    }
+                    continue;
+                }
+            };
+            match answer {
+                Answer::Ok(reply) => return Ok(reply),
+                Answer::Error(why) => return Err(why),
+                Answer::Progress(_) | Answer::Event(_) | Answer::Warning(_) => {}
+            }
+        }
+    }
+
+    /// Whether this call may come now: those of a session are counted for its user, others for their address. If the user
+    /// is not let in any more, or has another role, what the client is answered.
+    fn may_come(
+        &self,
+        call: &rpc::Call,
+        from: &crate::admit::Peer,
+    ) -> Result<Option<xenapi::Failure>, Problem> {
+        let session = call.params.first().and_then(xenapi::Value::as_str).unwrap_or_default();
+        let Ok((who, role)) = self.with(|facade| facade.user(session, unix_ms())) else {
+            return stranger(&self.shared, from.address).map(|()| None);
+        };
+        let now = self.shared.now_ns();
+        lock(&self.shared.pace).take(&who, now).map_err(|wait_ns| {
+            let seconds = wait_ns.div_ceil(1_000_000_000);
+            Problem::too_many(format!("{who} asks too often; try again"), seconds)
+        })?;
+        let known = self.shared.with_access(|it| it.named(&who, unix_s()).map(|it| it.role));
+        let is_out = known != Some(role);
+        Ok(is_out.then(|| xenapi::Failure::new("SESSION_INVALID", [session])))
+    }
+}
+
+/// What is posted to a path of no other, and what browsers ask before they post it.
+pub(crate) fn router(door: Arc<Door>) -> Router {
+    Router::new().fallback(serve).with_state(door)
+}
+
+async fn serve(State(door): State<Arc<Door>>, request: Request) -> Response {
+    let is_api = request.uri().path().starts_with("/v1/");
+    let mut response = match *request.method() {
+        Method::POST if !is_api => match answer(&door, request).await {
+            Ok(response) => response,
+            Err(problem) => problem.into_response(),
+        },
+        Method::OPTIONS if !is_api => StatusCode::OK.into_response(),
+        _ => {
+            let (method, uri) = (request.method().clone(), request.uri().clone());
+            return page::file(method, uri, request.headers().clone()).await;
+        }
+    };
+    // Pages from elsewhere may call: a session is named in the call, never by what a browser sends on its own.
+    for (name, value) in [
+        (header::ACCESS_CONTROL_ALLOW_ORIGIN, "*"),
+        (header::ACCESS_CONTROL_ALLOW_HEADERS, "X-Requested-With, Content-Type"),
+    ] {
+        response.headers_mut().insert(name, HeaderValue::from_static(value));
+    }
+    response
+}
+
+async fn answer(door: &Arc<Door>, request: Request) -> Result<Response, Problem> {
+    let peer = peer(&request)?;
+    let path = request.uri().path().to_owned();
+    let Ok(_turn) = door.calls.try_acquire() else {
+        return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "too many calls; try again"));
+    };
+    let body = axum::body::to_bytes(request.into_body(), rpc::BODY_BYTES_MAX).await;
+    let body = body.map_err(|_| Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "too long a call"))?;
+    let Ok((call, form)) = rpc::decode(&path, &body) else {
+        stranger(&door.shared, peer.address)?;
+        // As XAPI answers.
+        let text = format!("<html><body>{WHY}</body></html>");
+        let kind = [(header::CONTENT_TYPE, "text/html")];
+        return Ok((StatusCode::INTERNAL_SERVER_ERROR, kind, text).into_response());
+    };
+    let from = peer.address.to_string();
+    let answer = match (door.may_come(&call, &peer)?, door.moment()) {
+        (Some(ended), _) => Err(ended),
+        (None, Ok(moment)) => {
+            let outcome = door.with(|facade| facade.call(&call, &moment));
+            Arc::clone(door).carry_out(outcome, from).await
+        }
+        (None, Err(failure)) => Err(failure),
+    };
+    let mut response = Response::new(Body::from(form.encode(&answer)));
+    let kind = HeaderValue::from_static(form.content_type());
+    response.headers_mut().insert(header::CONTENT_TYPE, kind);
+    Ok(response)
+}
+
+/// The host's, which stays the same: it follows from the machine's own, which is not for others to know.
+fn host_uuid() -> xen::Uuid {
+    let id = std::fs::read_to_string("/etc/machine-id").unwrap_or_default();
+    xenapi::derived(xen::Uuid([0; 16]), "host", id.trim())
+}
+
+fn read(path: &Path) -> Result<serde_json::Value> {
+    match std::fs::read(path) {
+        Ok(bytes) => serde_json::from_slice(&bytes).with_context(|| path.display().to_string()),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(serde_json::Value::Null),
+        Err(error) => Err(error).with_context(|| format!("cannot read {}", path.display())),
+    }
+}
+
+fn write(path: &Path, labels: &serde_json::Value) -> Result<()> {
+    let new = path.with_extension("new");
+    let written =
+        std::fs::write(&new, labels.to_string()).and_then(|()| std::fs::rename(&new, path));
+    if written.is_err() {
+        let _none = std::fs::remove_file(&new);
+    }
+    written.with_context(|| format!("cannot write {}", path.display()))
+}
