@@ -8,3 +8,4 @@ mod log_ins;
 mod served;
 mod tasks;
 mod tls;
+mod xenapi;
