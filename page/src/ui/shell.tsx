@@ -1,4 +1,4 @@
-import { For, Show, createMemo, type JSX } from 'solid-js';
+import { For, Show, createEffect, createMemo, onCleanup, onMount, type JSX } from 'solid-js';
 import { link as liveLink, linkDetail, operations, vms } from '../api/live';
 import { logOut, session } from '../api/session';
 import { link, route } from '../router';
@@ -22,6 +22,11 @@ export function Shell(props: { children: JSX.Element }) {
   };
   const count = (path: string): number | null => (path === 'vms' ? vms().length : path === 'operations' ? running() : null);
   let main: HTMLElement | undefined;
+  createEffect(() => {
+    document.title = `${places.find((place) => place.path === here())?.label ?? 'Xylem'} – Xylem`;
+  });
+  onMount(() => document.addEventListener('keydown', focusFilter));
+  onCleanup(() => document.removeEventListener('keydown', focusFilter));
   return (
     <>
       <a
@@ -75,9 +80,21 @@ export function Shell(props: { children: JSX.Element }) {
   );
 }
 
+/** A slash goes to the filter of the view, if it has one. */
+function focusFilter(event: KeyboardEvent): void {
+  const target = event.target as HTMLElement;
+  if (event.key !== '/' || event.ctrlKey || event.metaKey || event.altKey) return;
+  if (target.closest('input, textarea, select, dialog, .console, .screen')) return;
+  const filter = document.querySelector<HTMLInputElement>('main input[type=search]');
+  if (!filter) return;
+  event.preventDefault();
+  filter.focus();
+  filter.select();
+}
+
 function Banner() {
   const words = () => {
-    if (liveLink() === 'offline') return `xylemd does not answer. What is shown may be old. ${linkDetail()}`;
+    if (liveLink() === 'offline') return `${linkDetail() || 'xylemd does not answer'}. What is shown may be old.`;
     if (liveLink() === 'lost') return 'xylem-web does not answer. What is shown may be old. Trying again.';
     return null;
   };

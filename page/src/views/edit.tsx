@@ -81,55 +81,57 @@ function Editor(props: EditorProps) {
     <>
       <div class="editor">
         <Form text={props.text} onText={props.onText} isNameFixed={props.uuid !== undefined} />
-        <label class="field config">
-          <span>Configuration, as in a file of xl</span>
-          <textarea
-            ref={area}
-            value={props.text}
-            spellcheck={false}
-            autocomplete="off"
-            autocapitalize="none"
-            onInput={(event) => props.onText(event.currentTarget.value)}
-          />
-        </label>
+        <div class="text-side">
+          <label class="field config">
+            <span>Configuration, as in a file of xl</span>
+            <textarea
+              ref={area}
+              value={props.text}
+              spellcheck={false}
+              autocomplete="off"
+              autocapitalize="none"
+              onInput={(event) => props.onText(event.currentTarget.value)}
+            />
+          </label>
+          <Faults check={check} unread={parse(props.text).unread} runs={props.runs} onLine={showLine} />
+          <Show when={error()}>{(words) => <Problem>{words()}</Problem>}</Show>
+          <div class="panel-bar">
+            <Show when={props.uuid === undefined}>
+              <button type="button" class="button primary" disabled={busy() !== null} onClick={() => void create()}>
+                Create and start
+              </button>
+            </Show>
+            <button type="button" class="button" classList={{ primary: props.uuid !== undefined }} disabled={busy() !== null} onClick={() => void define()}>
+              Define
+            </button>
+            <label class="inline">
+              <span>Start with the host, order</span>
+              <input
+                class="short"
+                inputmode="numeric"
+                placeholder="no"
+                value={props.order}
+                onInput={(event) => props.onOrder(event.currentTarget.value)}
+              />
+            </label>
+            <Show when={busy()}>
+              {(words) => (
+                <span class="loading" role="status">
+                  <span class="spinner" aria-hidden="true" /> {words()} {name()}
+                </span>
+              )}
+            </Show>
+            <span class="grow" />
+            <a class="button quiet" href={props.uuid === undefined ? link('vms') : link('vm', props.uuid)}>
+              Cancel
+            </a>
+          </div>
+          <p class="muted">
+            What is created exists as long as its domain. What is defined is kept, and the definition holds from the next start; a running
+            domain keeps its own until then.
+          </p>
+        </div>
       </div>
-      <Faults check={check} unread={parse(props.text).unread} runs={props.runs} onLine={showLine} />
-      <Show when={error()}>{(words) => <Problem>{words()}</Problem>}</Show>
-      <div class="panel-bar">
-        <Show when={props.uuid === undefined}>
-          <button type="button" class="button primary" disabled={busy() !== null} onClick={() => void create()}>
-            Create and start
-          </button>
-        </Show>
-        <button type="button" class="button" classList={{ primary: props.uuid !== undefined }} disabled={busy() !== null} onClick={() => void define()}>
-          Define
-        </button>
-        <label class="inline">
-          <span>Start with the host, order</span>
-          <input
-            class="short"
-            inputmode="numeric"
-            placeholder="no"
-            value={props.order}
-            onInput={(event) => props.onOrder(event.currentTarget.value)}
-          />
-        </label>
-        <Show when={busy()}>
-          {(words) => (
-            <span class="loading" role="status">
-              <span class="spinner" aria-hidden="true" /> {words()} {name()}
-            </span>
-          )}
-        </Show>
-        <span class="grow" />
-        <a class="button quiet" href={props.uuid === undefined ? link('vms') : link('vm', props.uuid)}>
-          Cancel
-        </a>
-      </div>
-      <p class="muted">
-        What is created exists as long as its domain. What is defined is kept, and the definition holds from the next start; a running
-        domain keeps its own until then.
-      </p>
     </>
   );
 }

@@ -1,7 +1,7 @@
 import { For, Show, createMemo, lazy, Suspense } from 'solid-js';
 import { get, request } from '../api/client';
 import { hasHistory } from '../api/features';
-import { isCurrent, model, operations, vms } from '../api/live';
+import { isCurrent, link as liveLink, model, operations, vms } from '../api/live';
 import { poll } from '../api/polled';
 import { countStates } from '../model/filter';
 import { bytes, count, duration, plainNumber, when } from '../model/format';
@@ -26,7 +26,7 @@ export function HostView() {
   return (
     <div class="view">
       <h1>{facts().hostName ?? 'Host'}</h1>
-      <Show when={info.error() ?? domains.error() ?? limits.error()}>{(text) => <Problem>{text()}</Problem>}</Show>
+      <Show when={liveLink() === 'offline' ? null : (info.error() ?? domains.error() ?? limits.error())}>{(text) => <Problem>{text()}</Problem>}</Show>
       <div class="cards">
         <section class="card" aria-labelledby="vms-title">
           <h2 id="vms-title">VMs</h2>
@@ -50,13 +50,13 @@ export function HostView() {
         </section>
         <section class="card" aria-labelledby="memory-title">
           <h2 id="memory-title">Memory</h2>
-          <Memory info={info.value()} domains={domains.value()} />
+          <Memory info={info.value()} domains={domains.value()} isUnknown={info.error() !== null} />
         </section>
         <section class="card" aria-labelledby="limits-title">
           <h2 id="limits-title">
             <a href={link('limits')}>Steps and limits</a>
           </h2>
-          <Show when={limits.value()} fallback={<Loading what="limits" />}>
+          <Show when={limits.value()} fallback={limits.error() ? <Empty>Not known.</Empty> : <Loading what="limits" />}>
             {(now) => (
               <>
                 <Meter label="Under way" value={now().under_way} max={now().host} text={`${now().under_way}, at most ${now().host} of a kind`} />
@@ -109,10 +109,10 @@ export function HostView() {
   );
 }
 
-function Memory(props: { info: [string, string][] | undefined; domains: DomainRow[] | undefined }) {
+function Memory(props: { info: [string, string][] | undefined; domains: DomainRow[] | undefined; isUnknown: boolean }) {
   const use = createMemo(() => memoryUse(factsOf(props.info ?? []), props.domains ?? []));
   return (
-    <Show when={use()} fallback={<Loading what="memory" />}>
+    <Show when={use()} fallback={props.isUnknown ? <Empty>Not known.</Empty> : <Loading what="memory" />}>
       {(it) => (
         <>
           <Meter

@@ -15,7 +15,7 @@ export function LimitsView() {
         apart from the rest, so a destroy never waits for a start.
       </p>
       <Show when={limits.error()}>{(words) => <Problem>{words()}</Problem>}</Show>
-      <Show when={limits.value()} fallback={<Loading what="limits" />}>
+      <Show when={limits.value()} fallback={limits.error() ? null : <Loading what="limits" />}>
         {(now) => (
           <>
             <dl class="card facts narrow">

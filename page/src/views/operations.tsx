@@ -97,7 +97,7 @@ export function OperationsView() {
           </li>
         </ul>
       </div>
-      <Show when={isClockKnown()} fallback={<Loading what="operations" />}>
+      <Show when={isClockKnown()} fallback={error() ? null : <Loading what="operations" />}>
         <div class="timeline-frame">
           <Timeline
             ref={(run) => (fit = run)}

@@ -29,7 +29,7 @@ export function StorageView() {
       </section>
       <Show when={vdis.error()}>{(words) => <Problem>{words()}</Problem>}</Show>
       <For each={vdis.value()?.problems}>{(words) => <Problem>{words}</Problem>}</For>
-      <Show when={vdis.value()} fallback={<Loading what="the VDIs" />}>
+      <Show when={vdis.value()} fallback={vdis.error() ? null : <Loading what="the VDIs" />}>
         {(known) => <Vdis vdis={known().vdis} />}
       </Show>
     </div>
@@ -49,7 +49,7 @@ function OneSr(props: { name: string }) {
         <span class="muted">{sr()?.kind}</span>
       </div>
       <Show when={info.error() ?? sr()?.problem}>{(words) => <Problem>{words()}</Problem>}</Show>
-      <Show when={info.value()} fallback={<Show when={info.isLoading()}>{<Loading what="its space" />}</Show>}>
+      <Show when={info.value()} fallback={info.isLoading() ? <Loading what="its space" /> : null}>
         {(it) => {
           const used = () => (it().bytes ?? 0) - (it().free_bytes ?? 0);
           return (

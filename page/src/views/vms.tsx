@@ -1,4 +1,4 @@
-import { For, Show, createEffect, createMemo, createSignal, on, onCleanup, onMount } from 'solid-js';
+import { For, Show, createEffect, createMemo, createSignal, on, onCleanup } from 'solid-js';
 import { isCurrent, vms } from '../api/live';
 import { may } from '../api/session';
 import { countStates, everything, fromParams, select, toParams, type Query } from '../model/filter';
@@ -17,7 +17,6 @@ export function VmsView() {
   const found = createMemo(() => select(vms(), query()));
   const states = createMemo(() => countStates(vms()));
   const chosenVms = createMemo(() => vms().filter((vm) => chosen().has(vm.uuid)));
-  let filter: HTMLInputElement | undefined;
   let grid: HTMLElement | undefined;
 
   // The address follows the query, a moment later, and the query an address from elsewhere.
@@ -32,16 +31,6 @@ export function VmsView() {
       if (now.path[0] === 'vms') setQuery((old) => (same(old, fromParams(now.params)) ? old : fromParams(now.params)));
     }, { defer: true }),
   );
-
-  const onKey = (event: KeyboardEvent): void => {
-    const target = event.target as HTMLElement;
-    if (event.key !== '/' || event.ctrlKey || event.metaKey || target.closest('input, textarea, select, dialog')) return;
-    event.preventDefault();
-    filter?.focus();
-    filter?.select();
-  };
-  onMount(() => document.addEventListener('keydown', onKey));
-  onCleanup(() => document.removeEventListener('keydown', onKey));
 
   const toggleState = (state: string): void => {
     setQuery((now) => ({
@@ -69,7 +58,6 @@ export function VmsView() {
         <label class="filter">
           <span class="hidden">Filter by name, UUID, state, type or domid</span>
           <input
-            ref={filter}
             type="search"
             placeholder="Filter: name, UUID, state, type, domid"
             value={query().text}

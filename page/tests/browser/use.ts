@@ -81,6 +81,24 @@ export async function useIt(page: Page, faults: Faults): Promise<void> {
     await page.locator('dialog[open]').getByRole('button', { name: 'Undefine' }).click();
     await page.getByRole('heading', { name: 'No such VM' }).waitFor({ timeout: 10000 });
   });
+  await step(faults, 'devices are attached and detached', async () => {
+    await page.evaluate(() => (location.hash = '#/vms?state=running&q=web'));
+    await page.locator('.grid-row .cell-name a').first().click();
+    await page.getByLabel('What to attach').selectOption('interface');
+    const rows = page.locator('table tbody tr', { hasText: 'vif' });
+    await page.getByRole('heading', { name: 'Devices' }).waitFor();
+    const before = await rows.count();
+    await page.getByLabel('Its configuration').fill('bridge=xenbr0');
+    await page.getByRole('button', { name: 'Attach', exact: true }).click();
+    await rows.nth(before).locator('.state[data-state=attached]').waitFor({ timeout: 10000 });
+    await rows.nth(before).getByRole('button', { name: /^Detach/ }).click();
+    await page.locator('dialog[open]').getByRole('button', { name: 'Detach' }).click();
+    await rows.nth(before).waitFor({ state: 'detached', timeout: 10000 });
+    await page.getByLabel('What to attach').selectOption('disk');
+    await page.getByLabel('Its configuration').fill('nowhere:none,,xvdz,w');
+    await page.getByRole('button', { name: 'Attach', exact: true }).click();
+    await page.locator('.notice-bad', { hasText: 'nowhere' }).waitFor({ timeout: 10000 });
+  });
   await step(faults, 'the timeline by keyboard', async () => {
     await page.evaluate(() => (location.hash = '#/operations'));
     await page.locator('.timeline canvas').waitFor();

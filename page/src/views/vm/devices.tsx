@@ -1,13 +1,15 @@
-import { For, Show, createMemo } from 'solid-js';
+import { For, Show, createMemo, createSignal } from 'solid-js';
 import { request } from '../../api/client';
 import { model } from '../../api/live';
 import { poll } from '../../api/polled';
+import { may } from '../../api/session';
 import { deviceLines } from '../../model/devices';
 import { devicesOf } from '../../model/store';
 import type { BlockRow, NetworkRow, Vm } from '../../model/types';
 import { link } from '../../router';
-import { Empty } from '../../ui/notice';
+import { Empty, Problem } from '../../ui/notice';
 import { State } from '../../ui/state';
+import { Attach, Detach, canDetach } from './plug';
 
 export function Devices(props: { vm: Vm }) {
   const devices = createMemo(() => devicesOf(model('device'), props.vm.uuid));
@@ -25,6 +27,8 @@ export function Devices(props: { vm: Vm }) {
     const known = props.vm.domid === null ? undefined : rows.value();
     return deviceLines(devices(), known?.blocks ?? [], known?.networks ?? []);
   });
+  const [error, setError] = createSignal<string | null>(null);
+  const canPlug = (): boolean => may('admin') && props.vm.domid !== null;
   return (
     <section class="section" aria-labelledby="devices-title">
       <h2 id="devices-title">
@@ -43,6 +47,11 @@ export function Devices(props: { vm: Vm }) {
                 <th>Frontend</th>
                 <th>Backend</th>
                 <th>Operation</th>
+                <Show when={canPlug()}>
+                  <th>
+                    <span class="hidden">Action</span>
+                  </th>
+                </Show>
               </tr>
             </thead>
             <tbody>
@@ -65,12 +74,23 @@ export function Devices(props: { vm: Vm }) {
                         {(id) => <a href={link('operations', String(id()))}>{id()}</a>}
                       </Show>
                     </td>
+                    <Show when={canPlug()}>
+                      <td class="num">
+                        <Show when={canDetach(line.device)}>
+                          <Detach vm={props.vm} device={line.device} onError={setError} />
+                        </Show>
+                      </td>
+                    </Show>
                   </tr>
                 )}
               </For>
             </tbody>
           </table>
         </div>
+      </Show>
+      <Show when={error()}>{(words) => <Problem>{words()}</Problem>}</Show>
+      <Show when={canPlug()}>
+        <Attach vm={props.vm} />
       </Show>
     </section>
   );
