@@ -7,7 +7,7 @@ import { waits } from '../../model/timeline';
 import type { Step, Trace } from '../../model/types';
 import { link } from '../../router';
 import { nowMs } from '../../ui/media';
-import { Loading, Problem } from '../../ui/notice';
+import { Empty, Loading, Problem } from '../../ui/notice';
 
 const againMs = 700;
 
@@ -60,7 +60,9 @@ export function Steps(props: { id: number; onFit?: () => void }) {
             </div>
             <Show when={it().operation.failure}>{(text) => <Problem>{text()}</Problem>}</Show>
             <Summary trace={it()} />
-            <Table trace={it()} />
+            <Show when={it().steps.length > 0} fallback={<Empty>No step has begun.</Empty>}>
+              <Table trace={it()} />
+            </Show>
           </>
         )}
       </Show>
