@@ -97,7 +97,7 @@ try {
     await clickAround(page, options.clicks, random(options.seed));
   } else {
     for (const theme of themes) for (const width of widths) await round(browser, options, width, theme, faults);
-    if (options.views.length === 0) {
+    if (options.views.length === 0 || options.views.includes('use')) {
       faults.where = 'use';
       const { page } = await open(browser, options, 1280, 'light', faults);
       await page.goto('about:blank');
