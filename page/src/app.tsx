@@ -1,9 +1,10 @@
-import { Match, Show, Switch, createEffect, createMemo, lazy, onMount, Suspense } from 'solid-js';
+import { ErrorBoundary, Match, Show, Suspense, Switch, createEffect, createMemo, lazy, on, onMount } from 'solid-js';
+import { wordsOf } from './api/client';
 import { findFeatures } from './api/features';
 import { connect, disconnect } from './api/live';
 import { findSession, session } from './api/session';
 import { route } from './router';
-import { Loading } from './ui/notice';
+import { Loading, Problem } from './ui/notice';
 import { Shell } from './ui/shell';
 import { HostView } from './views/host';
 import { LoginView } from './views/login';
@@ -39,12 +40,31 @@ export function App() {
       </Match>
       <Match when={session()}>
         <Shell>
-          <Suspense fallback={<Loading what="the view" />}>
-            <Views />
-          </Suspense>
+          <ErrorBoundary fallback={(error, reset) => <Broken error={error} onLeave={reset} />}>
+            <Suspense fallback={<Loading what="the view" />}>
+              <Views />
+            </Suspense>
+          </ErrorBoundary>
         </Shell>
       </Match>
     </Switch>
+  );
+}
+
+/** A view that failed, or that a server of another release no longer has. Another address shows another view. */
+function Broken(props: { error: unknown; onLeave: () => void }) {
+  createEffect(on(route, () => props.onLeave(), { defer: true }));
+  return (
+    <div class="view">
+      <h1>This view cannot be shown</h1>
+      <Problem>{wordsOf(props.error)}</Problem>
+      <p>
+        If xylem-web is another release now, the page has to be read again.{' '}
+        <button type="button" class="button small" onClick={() => location.reload()}>
+          Read it again
+        </button>
+      </p>
+    </div>
   );
 }
 

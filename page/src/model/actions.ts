@@ -1,7 +1,7 @@
 // What can be done with VMs, by state and role, and what is lost by it.
 import type { Role, Vm } from './types';
 
-export type ActionName = 'start' | 'shutdown' | 'reboot' | 'pause' | 'unpause' | 'destroy';
+export type ActionName = 'start' | 'shutdown' | 'reboot' | 'pause' | 'unpause' | 'resume' | 'destroy';
 
 export interface Action {
   name: ActionName;
@@ -36,12 +36,13 @@ export const actions: readonly Action[] = [
   },
   { name: 'pause', label: 'Pause', doing: 'Pausing', path: 'pause', from: ['running'] },
   { name: 'unpause', label: 'Unpause', doing: 'Unpausing', path: 'unpause', from: ['paused'] },
+  { name: 'resume', label: 'Resume', doing: 'Resuming', path: 'resume', from: ['suspended'] },
   {
     name: 'destroy',
     label: 'Destroy',
     doing: 'Destroying',
     path: 'destroy',
-    from: ['starting', 'running', 'paused', 'stopping', 'preserved', 'stuck'],
+    from: ['starting', 'running', 'paused', 'suspended', 'stopping', 'preserved', 'stuck'],
     lost: 'Its memory is lost, and so is what the guest has not written to its disks yet. The guest is not asked. Disks stay.',
     isDanger: true,
   },

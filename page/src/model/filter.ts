@@ -32,7 +32,7 @@ export function matches(vm: Vm, words: readonly string[], states: readonly strin
 const collator = new Intl.Collator('en', { numeric: true });
 
 /** What needs a look comes first. */
-const stateOrder = ['stuck', 'preserved', 'starting', 'stopping', 'paused', 'running', 'down'];
+const stateOrder = ['stuck', 'preserved', 'starting', 'stopping', 'paused', 'suspended', 'running', 'down'];
 
 function rank(state: string): number {
   const at = stateOrder.indexOf(state);
