@@ -11,7 +11,7 @@ export { jobs };
 /** Requests at a time; a browser has few connections for one server. */
 const senders = 4;
 /** Tasks at a time of one job. */
-const openMax = 24;
+const openMax = 32;
 const pollMs = 400;
 const busyMs = 700;
 const triesMost = 40;

@@ -99,6 +99,21 @@ export async function useIt(page: Page, faults: Faults): Promise<void> {
     await page.getByRole('button', { name: 'Attach', exact: true }).click();
     await page.locator('.notice-bad', { hasText: 'nowhere' }).waitFor({ timeout: 10000 });
   });
+  await step(faults, 'a limit is changed', async () => {
+    await page.evaluate(() => (location.hash = '#/limits'));
+    const field = page.getByLabel('Limit vm', { exact: true });
+    await field.waitFor();
+    const before = await field.inputValue();
+    const change = page.getByRole('button', { name: 'Change' });
+    if (await change.isEnabled()) throw new Error('nothing was typed yet');
+    await field.fill('9');
+    await change.click();
+    await page.waitForFunction(() => document.querySelector<HTMLButtonElement>('main button[type=submit]')?.disabled === true);
+    await field.fill(before);
+    await change.click();
+    await page.waitForTimeout(1500);
+    if ((await field.inputValue()) !== before) throw new Error('it is not as before');
+  });
   await step(faults, 'the timeline by keyboard', async () => {
     await page.evaluate(() => (location.hash = '#/operations'));
     await page.locator('.timeline canvas').waitFor();
