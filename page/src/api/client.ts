@@ -19,7 +19,12 @@ interface CallOptions {
   body?: unknown;
   headers?: Record<string, string>;
   signal?: AbortSignal;
+  /** How often to ask a server again that has too much to do. */
+  patience?: number;
 }
+
+/** As long as a server that has too much to do may ask to wait; log-ins are refused for longer. */
+const waitMostS = 2;
 
 export async function send(method: string, path: string, options: CallOptions = {}): Promise<Response> {
   const headers: Record<string, string> = { Accept: 'application/json', ...options.headers };
@@ -30,17 +35,26 @@ export async function send(method: string, path: string, options: CallOptions = 
     init.body = JSON.stringify(options.body);
   }
   if (options.signal) init.signal = options.signal;
-  let response: Response;
-  try {
-    response = await fetch(path, init);
-  } catch (error) {
-    if (options.signal?.aborted) throw error;
-    throw new Problem(0, 'xylem-web does not answer');
+  let response = await ask(path, init);
+  for (let tries = options.patience ?? 4; response.status === 429 && tries > 0; tries -= 1) {
+    const seconds = Number(response.headers.get('Retry-After') ?? 1);
+    if (!(seconds <= waitMostS)) break;
+    await new Promise((done) => setTimeout(done, seconds * 1000));
+    response = await ask(path, init);
   }
   if (response.ok) return response;
   const problem = new Problem(response.status, await detailOf(response));
   if (response.status === 401 && path !== '/v1/session') onUnauthorised();
   throw problem;
+}
+
+async function ask(path: string, init: RequestInit): Promise<Response> {
+  try {
+    return await fetch(path, init);
+  } catch (error) {
+    if (init.signal?.aborted) throw error;
+    throw new Problem(0, 'xylem-web does not answer');
+  }
 }
 
 async function detailOf(response: Response): Promise<string> {

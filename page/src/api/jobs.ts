@@ -13,8 +13,6 @@ const senders = 4;
 /** Tasks at a time of one job. */
 const openMax = 32;
 const pollMs = 400;
-const busyMs = 700;
-const triesMost = 40;
 let lastId = 0;
 
 function update(id: number, change: (job: Job) => Job): void {
@@ -44,7 +42,7 @@ export function run(action: Action, vms: readonly Vm[]): void {
     try {
       await waiting.room();
       const path = `/v1/vms/${encodeURIComponent(vm.uuid)}/${action.path}`;
-      const response = await patiently(() => send('POST', path, { headers: { Prefer: 'respond-async' } }));
+      const response = await send('POST', path, { headers: { Prefer: 'respond-async' }, patience: 60 });
       const task = response.status === 202 ? response.headers.get('Location') : null;
       if (task === null) {
         update(id, (now) => ({ ...now, done: now.done + 1 }));
@@ -74,18 +72,6 @@ export function run(action: Action, vms: readonly Vm[]): void {
   };
   for (let n = 0; n < senders; n += 1) void sender();
   tidyUp(id);
-}
-
-/** A server that has too much to do is asked again. */
-async function patiently(ask: () => Promise<Response>): Promise<Response> {
-  for (let tries = 1; ; tries += 1) {
-    try {
-      return await ask();
-    } catch (error) {
-      if (!(error instanceof Problem) || error.status !== 429 || tries === triesMost) throw error;
-      await new Promise((done) => setTimeout(done, busyMs));
-    }
-  }
 }
 
 /** What went well is not kept on the page for long. */

@@ -79,6 +79,16 @@ export const views: View[] = [
       await page.waitForTimeout(400);
     },
   },
+  ...['console', 'screen'].map((tab) => ({
+    name: `vm-${tab}`,
+    open: async (page: Page) => {
+      await at(page, `#/vm/${await someVm(page, 'running')}/${tab}`);
+      await page.locator('.tabs').waitFor();
+      // Not every server has these.
+      if ((await page.locator(`.tabs a[href$="/${tab}"]`).count()) > 0) await page.locator(`.${tab} canvas, .${tab} .xterm`).first().waitFor();
+      await page.waitForTimeout(400);
+    },
+  })),
   {
     name: 'operations',
     open: async (page) => {
