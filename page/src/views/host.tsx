@@ -94,6 +94,9 @@ export function HostView() {
             <dt>Domains of others</dt>
             <dd class="num">{foreignDomains(model('domain').domain.values()).length}</dd>
           </dl>
+          <p class="small">
+            <a href="./licences.html">Licences of what this page is made of</a>
+          </p>
         </section>
       </div>
       <Show when={hasHistory()}>
