@@ -4,6 +4,7 @@ mod scenarios;
 mod schedule;
 mod space;
 mod steps;
+mod web;
 
 use std::process::{Command, ExitCode};
 

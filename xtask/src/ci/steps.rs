@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 
-use super::scenarios;
+use super::{scenarios, web};
+use crate::web_host;
 use crate::worlds::Worlds;
 use lab::cargo::{self, Target};
 use lab::{Series, Store, workspace};
@@ -75,6 +76,9 @@ pub(super) const STEPS: &[Step] = &[
     step("tests of the guest's protocols", Load::OneCpu, 10, || {
         run_cargo_in("guest/proto", &["test", "--quiet", "--config", "build.rustflags=[]"])
     }),
+    step("the page", Load::OneCpu, 60, web::page),
+    built("the page in a browser", Load::OneCpu, 120, web::browser),
+    built("remote clients that others wrote", Load::OneCpu, 60, web::clients),
     // By itself `cargo xtask churn` tries twice as many hosts.
     built("36 hours of a host's life, with trouble", Load::OneCpu, 90, || {
         crate::churn::run(&["--seeds", "1,2,3"].map(str::to_owned))
@@ -137,7 +141,8 @@ fn format() -> Result<()> {
 fn programs() -> Result<()> {
     let in_dom0 = scenarios::EXAMPLES.iter();
     let examples = SIMULATIONS.iter().chain(in_dom0).map(|it| Target::Example(it));
-    cargo::build(&lab::PROGRAMS.into_iter().chain(examples).collect::<Vec<_>>())
+    let web = [web_host::HOST, web_host::DOOR];
+    cargo::build(&lab::PROGRAMS.into_iter().chain(web).chain(examples).collect::<Vec<_>>())
 }
 
 /// Of the documentation none is code, and the examples are built with the programs.

@@ -74,7 +74,8 @@ fn a_client_of_xapi_sees_vms_and_turns_them_on_and_off() {
     let at = first["token"].as_str().unwrap();
     let task = client.call("Async.VM.pause", &[json!(vm)]).unwrap();
     let next = from(at, 10.0);
-    let event = next["events"].as_array().unwrap().iter().find(|it| it["ref"] == json!(vm)).cloned();
+    let event =
+        next["events"].as_array().unwrap().iter().find(|it| it["ref"] == json!(vm)).cloned();
     assert_eq!(event.expect("the VM has changed")["operation"], "mod");
     let deadline = Instant::now() + Duration::from_secs(10);
     while client.call("task.get_status", std::slice::from_ref(&task)).unwrap() != "success" {

@@ -1,0 +1,129 @@
+//! What browsers and other remote clients make of `xylem-web`, before a simulated host.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context as _, Result, ensure};
+use lab::workspace;
+
+use crate::page;
+use crate::web_host::{self, Options, WebHost};
+
+/// The browser, with the Debian package it comes in.
+const BROWSER: (&str, &str) = ("/usr/bin/chromium", "chromium");
+/// VMs of the host that browsers look at: more than fit on a screen.
+const VMS: u32 = 300;
+/// Random clicks, in seconds, and their seed.
+const CLICKS: [&str; 4] = ["--clicks", "30", "--seed", "7"];
+/// Packages of PyPI that are clients, or check what clients read.
+const OF_PYPI: [&str; 2] = ["XenAPI", "openapi-spec-validator"];
+/// The VM that clients of XenAPI turn on and off.
+const TRIED: &str = "tried";
+
+/// Types, tests and build of the page.
+pub(super) fn page() -> Result<()> {
+    page::packages()?;
+    page::npm(&["run", "--silent", "check"], "types of the page are wrong")?;
+    page::npm(&["test", "--silent"], "a test of the page has failed")?;
+    page::build()
+}
+
+/// Each view of the page in a browser, at the sizes of a telephone and of a desk, in both themes.
+pub(super) fn browser() -> Result<()> {
+    page::build()?;
+    web_host::build()?;
+    if !Path::new(BROWSER.0).exists() {
+        lab::install(&[BROWSER.1])?;
+    }
+    let mut options = Options::with_vms(VMS);
+    options.host.push("--busy".to_owned());
+    let host = WebHost::start(&options)?;
+    let pictures = lab::target_directory()?.join("page");
+    std::fs::create_dir_all(&pictures)?;
+    let pictures = pictures.to_str().context("the target folder's name is no text")?;
+    let test = |more: &[&str]| {
+        let words = ["run", "--silent", "test:browser", "--", "--url", &host.url];
+        let words = [&words[..], &["--chromium", BROWSER.0], more].concat();
+        page::npm(&words, "the page has a fault in a browser")
+    };
+    test(&["--shots", pictures])?;
+    test(&CLICKS)
+}
+
+/// Clients that others wrote, and the document that they are made from.
+pub(super) fn clients() -> Result<()> {
+    web_host::build()?;
+    let python = python()?;
+    let mut options = Options::with_vms(10);
+    let clients = [("admin", "admin"), ("operator", "operator"), ("viewer", "viewer")];
+    options.clients = clients.map(|(name, role)| (name.to_owned(), role)).to_vec();
+    options.web = ["--xenapi", "--rate", "100000"].map(str::to_owned).to_vec();
+    let host = WebHost::start(&options)?;
+    let document = lab::target_directory()?.join("openapi.json");
+    fetch(&host, &document)?;
+    run(Command::new(&python).args(["-m", "openapi_spec_validator"]).arg(&document))?;
+    let trials = workspace().join("crates/xenapi/clients");
+    let script = |name: &str| {
+        let mut command = Command::new(&python);
+        command.arg(trials.join("python").join(name));
+        command
+    };
+    run(script("prepare.py").arg(&host.socket).arg(TRIED))?;
+    let [admin, operator, viewer] = &host.tokens[..] else { unreachable!("three were asked for") };
+    run(script("lifecycle.py").args([&host.url, "admin", admin, TRIED]))?;
+    run(script("roles.py").args([&host.url, "operator", operator, "viewer", viewer, TRIED]))?;
+    let node = trials.join("node");
+    run(Command::new("npm")
+        .args(["ci", "--no-audit", "--no-fund", "--loglevel=error"])
+        .current_dir(&node))?;
+    for transport in ["json-rpc", "xml-rpc"] {
+        let mut command = Command::new("node");
+        command.arg("follow.mjs").args([&host.url, "admin", admin, TRIED]).arg(transport);
+        run(command.current_dir(&node))?;
+    }
+    Ok(())
+}
+
+/// Python with the packages that clients need, in an environment of its own.
+fn python() -> Result<PathBuf> {
+    let folder = lab::target_directory()?.join("python");
+    let python = folder.join("bin/python3");
+    let works = |module: &str| {
+        let found = Command::new(&python).args(["-c", &format!("import {module}")]).output();
+        found.is_ok_and(|output| output.status.success())
+    };
+    if works("XenAPI") && works("openapi_spec_validator") {
+        return Ok(python);
+    }
+    let make = || Command::new("python3").args(["-m", "venv"]).arg(&folder).output();
+    if !make().is_ok_and(|output| output.status.success()) {
+        lab::install(&["python3-venv"])?;
+        let output = make().context("python3 does not start")?;
+        ensure!(
+            output.status.success(),
+            "python3 -m venv: {}",
+            String::from_utf8_lossy(&output.stdout)
+        );
+    }
+    let words = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check"];
+    run(Command::new(&python).args(words).args(OF_PYPI))?;
+    Ok(python)
+}
+
+fn fetch(host: &WebHost, to: &Path) -> Result<()> {
+    let url = format!("{}/v1/openapi.json", host.url);
+    run(Command::new("python3").args(["-c", FETCH, &url]).arg(to))
+}
+
+const FETCH: &str =
+    "import sys, urllib.request; urllib.request.urlretrieve(sys.argv[1], sys.argv[2])";
+
+fn run(command: &mut Command) -> Result<()> {
+    let name = command.get_program().to_string_lossy().into_owned();
+    let arguments: Vec<_> = command.get_args().map(|it| it.to_string_lossy()).collect();
+    // Tokens are in some.
+    let first = arguments.first().map(|it| it.as_ref()).unwrap_or_default().to_owned();
+    let status = command.status().with_context(|| format!("{name} does not start"))?;
+    ensure!(status.success(), "{name} {first} has failed: {status}");
+    Ok(())
+}
