@@ -13,6 +13,8 @@ const SR: &str = "files";
 const DISK_BYTES: u64 = 1 << 30;
 /// One VM of so many has a disk in the SR.
 const VMS_PER_DISK: u32 = 10;
+/// VMs that reboot at once.
+const STORM: u32 = 40;
 /// Time between two deeds, at most.
 const DEED_EVERY_MS: u64 = 1000;
 
@@ -96,7 +98,7 @@ impl Population {
         let number = u32::try_from(self.prng.below(u64::from(self.vms.max(1)))).unwrap_or_default();
         let target = Target(name(number));
         let targets = Targets::These(vec![target.clone()]);
-        let done = match self.prng.below(5) {
+        let done = match self.prng.below(6) {
             0 => self.call(&Request::Pause { target: target.clone() }).and_then(|_| {
                 std::thread::sleep(Duration::from_millis(200));
                 self.call(&Request::Unpause { target })
@@ -112,6 +114,13 @@ impl Population {
             3 => {
                 let (vif, force) = ("1".to_owned(), false);
                 self.call(&Request::NetworkDetach { target, vif, force })
+            }
+            // Many at once, so that some wait for others.
+            4 => {
+                let last = number.saturating_add(STORM).min(self.vms);
+                let targets = Targets::These((number..last).map(|it| Target(name(it))).collect());
+                let (wait, acpi) = (Wait::Asked, false);
+                self.call(&Request::Reboot { targets, wait, acpi })
             }
             _ => self
                 .call(&Request::Destroy { target })
