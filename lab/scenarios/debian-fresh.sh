@@ -109,7 +109,7 @@ named() {
     check "ours was not started" sh -c '! systemctl is-active xenstored'
     check "the VM with --autostart runs" wait_for 'runs web' 300
     check "it says hello again" hello_number 3 web
-    check "packages are purged while a guest runs" apt-get purge -y xylem xylem-xenstored
+    check "packages are purged while a guest runs" apt-get purge -y xylem-web xylem xylem-xenstored
     check "the guest runs on" runs web
     check "xl can destroy it" xl destroy web
     sed -i '/^XENSTORED=/d' /etc/default/xen

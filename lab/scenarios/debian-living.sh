@@ -82,14 +82,14 @@ take_over() {
 }
 
 give_back() {
-    check "apt removes our packages" apt-get remove -y xylem xylem-xenstored
+    check "apt removes our packages" apt-get remove -y xylem-web xylem xylem-xenstored
     echo "$lab_output" | grep -e 'nobody watches' -e 'xenstored has'
     check "C's store serves" wait_for "serves $cxenstored" 60
     check "xylemd is gone" sh -c '! pidof xylemd'
     all_go_on "removed"
     check "xl attaches a disk" xl block-attach lin2 format=raw,vdev=xvdb,access=r,target=/tmp/more.img
     check "xl detaches it" xl block-detach lin2 xvdb
-    check "apt purges our packages" apt-get purge -y xylem xylem-xenstored
+    check "apt purges our packages" apt-get purge -y xylem-web xylem xylem-xenstored
     for it in $linuxes; do check "xl shuts $it down" timeout 300 xl shutdown -w "$it"; done
     for it in $all; do check "xl destroys $it" xl destroy "$it"; done
     check "no guest got anything wrong" no_failed_io /var/log/xen/console/guest-lin*.log
