@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use api::{Answer, LINE_BYTES_MAX, Reply, Request, Role};
+use api::{Answer, LINE_BYTES_MAX, Reply, Request, Role, StorageRequest, Wait};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::UnixStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -12,6 +12,8 @@ use tokio::time::timeout;
 
 /// Requests to the daemon at a time, of which one follows its objects. It gives a user who is no admin 32 connections.
 const CALLS_MAX: usize = 30;
+/// Of these, such as may take long: quick ones always find a turn.
+const LONG_CALLS_MAX: usize = 14;
 /// Connections that are kept for later requests.
 const IDLE_MAX: usize = 16;
 /// How long a request waits for its turn if a client waits for it.
@@ -37,11 +39,32 @@ pub(crate) struct Daemon {
     path: PathBuf,
     idle: Mutex<Vec<BufReader<UnixStream>>>,
     turns: Arc<Semaphore>,
+    long: Arc<Semaphore>,
+}
+
+/// Whether a request may take long by its nature: it waits for something, or copies memory or disks.
+fn may_take_long(request: &Request) -> bool {
+    match request {
+        Request::WaitFor { .. }
+        | Request::Events { wait: true, .. }
+        | Request::Objects { wait: true, .. }
+        | Request::Migrate(_)
+        | Request::Save(_)
+        | Request::Restore(_)
+        | Request::DumpCore(_)
+        | Request::HostShutdown { .. }
+        | Request::Checkpoint(_)
+        | Request::StartAll => true,
+        Request::Shutdown { wait, .. } | Request::Reboot { wait, .. } => *wait != Wait::Asked,
+        Request::Storage(request) => !matches!(request, StorageRequest::SrList),
+        _ => false,
+    }
 }
 
 impl Daemon {
     pub(crate) fn new(path: PathBuf) -> Self {
-        Self { path, idle: Mutex::default(), turns: Arc::new(Semaphore::new(CALLS_MAX)) }
+        let of = |count| Arc::new(Semaphore::new(count));
+        Self { path, idle: Mutex::default(), turns: of(CALLS_MAX), long: of(LONG_CALLS_MAX) }
     }
 
     /// Asks for something, in the name of somebody with this role.
@@ -50,7 +73,7 @@ impl Daemon {
         request: &Request,
         role: Role,
     ) -> Result<Call, CallError> {
-        self.begin_within(TURN_WAIT, request, role).await
+        self.begin_within(TURN_WAIT, may_take_long(request), request, role).await
     }
 
     /// As `begin`, for a task.
@@ -59,24 +82,37 @@ impl Daemon {
         request: &Request,
         role: Role,
     ) -> Result<Call, CallError> {
-        self.begin_within(LONG_TURN_WAIT, request, role).await
+        self.begin_within(LONG_TURN_WAIT, true, request, role).await
     }
 
     async fn begin_within(
         self: &Arc<Self>,
         wait: Duration,
+        is_long: bool,
         request: &Request,
         role: Role,
     ) -> Result<Call, CallError> {
-        let turn = timeout(wait, Arc::clone(&self.turns).acquire_owned()).await;
-        let turn = turn.map_err(|_| CallError::Busy)?.map_err(|_| CallError::Busy)?;
+        let take = |of: &Arc<Semaphore>| timeout(wait, Arc::clone(of).acquire_owned());
+        let busy = |_| CallError::Busy;
+        let long = match is_long {
+            true => Some(take(&self.long).await.map_err(busy)?.map_err(|_| CallError::Busy)?),
+            false => None,
+        };
+        let turn = take(&self.turns).await.map_err(busy)?.map_err(|_| CallError::Busy)?;
         let mut stream = match self.kept() {
             Some(stream) => stream,
             None => self.connect().await?,
         };
         let line = api::encode_asked(request, role);
         stream.write_all(line.as_bytes()).await.map_err(|error| unreachable(&error))?;
-        Ok(Call { daemon: Arc::clone(self), stream: Some(stream), line: Vec::new(), _turn: turn })
+        let daemon = Arc::clone(self);
+        Ok(Call { daemon, stream: Some(stream), line: Vec::new(), _turns: (turn, long) })
+    }
+
+    /// As `begin`, for what this process itself follows.
+    pub(crate) async fn follow(self: &Arc<Self>, request: &Request) -> Result<Reply, CallError> {
+        let call = self.begin_within(LONG_TURN_WAIT, false, request, Role::Viewer).await?;
+        call.reply().await
     }
 
     /// The final answer to a request.
@@ -85,14 +121,7 @@ impl Daemon {
         request: &Request,
         role: Role,
     ) -> Result<Reply, CallError> {
-        let mut call = self.begin(request, role).await?;
-        loop {
-            match call.next().await? {
-                Answer::Ok(reply) => return Ok(reply),
-                Answer::Error(why) => return Err(CallError::Refused(why)),
-                Answer::Progress(_) | Answer::Event(_) | Answer::Warning(_) => {}
-            }
-        }
+        self.begin(request, role).await?.reply().await
     }
 
     async fn connect(&self) -> Result<BufReader<UnixStream>, CallError> {
@@ -130,10 +159,21 @@ pub(crate) struct Call {
     stream: Option<BufReader<UnixStream>>,
     /// What has come of the next line. It outlives a reader that is cancelled.
     line: Vec<u8>,
-    _turn: OwnedSemaphorePermit,
+    _turns: (OwnedSemaphorePermit, Option<OwnedSemaphorePermit>),
 }
 
 impl Call {
+    /// The final answer.
+    async fn reply(mut self) -> Result<Reply, CallError> {
+        loop {
+            match self.next().await? {
+                Answer::Ok(reply) => return Ok(reply),
+                Answer::Error(why) => return Err(CallError::Refused(why)),
+                Answer::Progress(_) | Answer::Event(_) | Answer::Warning(_) => {}
+            }
+        }
+    }
+
     /// The next answer. There is none after the final one.
     pub(crate) async fn next(&mut self) -> Result<Answer, CallError> {
         let ended = || CallError::Unreachable("it has closed the connection".to_owned());

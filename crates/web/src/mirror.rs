@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
-use api::{Object, ObjectChange, Objects, Reply, Request, Role};
+use api::{Object, ObjectChange, Objects, Reply, Request};
 use live::{Cursor, Revision, Table};
 use tokio::sync::watch;
 use tokio::time::sleep;
@@ -99,6 +99,11 @@ impl Mirror {
         Self { table, news, instance }
     }
 
+    /// What tells an answer's state from that of another one at the same address, here or in another process.
+    pub(crate) fn tag(&self, revision: Revision) -> String {
+        format!("{}-{}", revision.0, self.instance)
+    }
+
     pub(crate) fn watch(&self) -> watch::Receiver<News> {
         self.news.subscribe()
     }
@@ -148,7 +153,7 @@ impl Mirror {
                 // The first answer says that the daemon is there.
                 wait: follower.is_online,
             };
-            match daemon.call(&request, Role::Viewer).await {
+            match daemon.follow(&request).await {
                 Ok(Reply::Objects(objects)) => {
                     follower.is_online = true;
                     self.take(&mut follower, objects);

@@ -88,7 +88,7 @@ impl Door {
     async fn follow_objects(&self) {
         loop {
             let request = self.with(|facade| facade.follow());
-            match self.shared.daemon.call(&request, Role::Viewer).await {
+            match self.shared.daemon.follow(&request).await {
                 Ok(reply) => self.with(|facade| facade.learn(&request, &reply)),
                 Err(_) => sleep(RETRY).await,
             }
@@ -98,7 +98,7 @@ impl Door {
     async fn poll(&self) {
         loop {
             while let Some(request) = self.with(|facade| facade.due(unix_ms())) {
-                match self.shared.daemon.call(&request, Role::Viewer).await {
+                match self.shared.daemon.follow(&request).await {
                     Ok(reply) => self.with(|facade| facade.learn(&request, &reply)),
                     // It will be due again.
                     Err(_) => sleep(RETRY).await,

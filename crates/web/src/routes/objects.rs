@@ -146,11 +146,8 @@ fn list(
             texts.extend(table.get(key).map(|kept| selected(&kept.json, &fields)));
         }
         let has_more = texts.len() == max;
-        let mut response = tagged(
-            format!("[{}]", texts.join(",")),
-            &format!("{}-{}", class.as_str(), table.revision().0),
-            headers,
-        );
+        let mut response =
+            tagged(format!("[{}]", texts.join(",")), &shared.mirror.tag(table.revision()), headers);
         if let Some(next) = next.filter(|_| has_more)
             && let Ok(next) = HeaderValue::from_str(next)
         {
@@ -239,8 +236,8 @@ pub(crate) async fn vm(
     shared.mirror.read(|table| {
         let kept = table.get(&key);
         let kept = kept.ok_or_else(|| Problem::not_found(format!("{vm} is not a VM here")))?;
-        let at = table.revision_of(&key).unwrap_or_default().0;
-        Ok(tagged(selected(&kept.json, &fields), &at.to_string(), &headers))
+        let tag = shared.mirror.tag(table.revision_of(&key).unwrap_or_default());
+        Ok(tagged(selected(&kept.json, &fields), &tag, &headers))
     })
 }
 

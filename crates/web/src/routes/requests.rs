@@ -150,13 +150,8 @@ async fn give(
     }
     if has(header::ACCEPT, "application/x-ndjson") {
         let call = shared.daemon.begin(&request, caller.who.role).await?;
-        return lines(Follow {
-            shared: Arc::clone(shared),
-            caller: caller.clone(),
-            request,
-            call,
-            _turn: turn,
-        });
+        let (shared, caller) = (Arc::clone(shared), caller.clone());
+        return lines(Follow { shared, caller, request, call, is_noted: false, _turn: turn });
     }
     foreground(shared, caller, request).await.map(Done::into_response)
 }
@@ -186,6 +181,14 @@ struct Done {
 }
 
 impl Done {
+    /// One that was given before; where its task is, if it is one, is in its body.
+    fn of_task(status: StatusCode, body: String) -> Self {
+        let task = serde_json::from_str::<Value>(&body).ok();
+        let task = task.as_ref().and_then(|it| it.get("task")?.as_str());
+        let location = task.map(|number| format!("/v1/tasks/{number}"));
+        Self { status, body, location }
+    }
+
     fn into_response(self) -> Response {
         let kind = HeaderValue::from_static("application/json");
         let mut response = (self.status, self.body).into_response();
@@ -259,7 +262,7 @@ async fn once(
         Repeat::New => {}
         Repeat::Answered(Stored { status, body }) => {
             let status = StatusCode::from_u16(status).unwrap_or(StatusCode::OK);
-            let mut response = Done { status, body, location: None }.into_response();
+            let mut response = Done::of_task(status, body).into_response();
             response.headers_mut().insert("idempotency-replayed", HeaderValue::from_static("true"));
             return Ok(response);
         }
@@ -299,7 +302,23 @@ struct Follow {
     caller: Caller,
     request: Request,
     call: Call,
+    is_noted: bool,
     _turn: Turn,
+}
+
+impl Follow {
+    fn note(&mut self, result: &str) {
+        self.is_noted = true;
+        note_change(&self.shared, &self.caller, &self.request, result);
+    }
+}
+
+impl Drop for Follow {
+    fn drop(&mut self) {
+        if !self.is_noted {
+            self.note("the client went away");
+        }
+    }
 }
 
 /// The daemon's lines, as on the host itself.
@@ -313,11 +332,11 @@ fn lines(follow: Follow) -> Result<Response, Problem> {
         let line = Bytes::from(api::encode_answer(&answer));
         let rest = match &answer {
             Answer::Ok(_) => {
-                note_change(&follow.shared, &follow.caller, &follow.request, "ok");
+                follow.note("ok");
                 None
             }
             Answer::Error(why) => {
-                note_change(&follow.shared, &follow.caller, &follow.request, why);
+                follow.note(why);
                 None
             }
             Answer::Progress(_) | Answer::Event(_) | Answer::Warning(_) => Some(follow),
