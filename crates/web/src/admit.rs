@@ -80,14 +80,21 @@ fn caller(shared: &Shared, request: &Request) -> Result<Caller, Problem> {
     if caller.session.is_some() && !is_read && !headers.contains_key(OWN_REQUEST) {
         return Err(Problem::forbidden("with a session, requests need the header Xylem-Request"));
     }
+    pace(shared, &caller.who.name)?;
+    Ok(caller)
+}
+
+/// Counts a request of somebody who is known.
+pub(crate) fn pace(shared: &Shared, who: &str) -> Result<(), Problem> {
     let now = shared.now_ns();
-    match lock(&shared.pace).take(&caller.who.name, now) {
-        Ok(()) => Ok(caller),
-        Err(wait_ns) => Err(Problem::too_many(
-            format!("{} asks too often; try again", caller.who.name),
-            wait_ns.div_ceil(1_000_000_000),
-        )),
-    }
+    let taken = lock(&shared.pace).take(who, now);
+    taken.map_err(|wait_ns| too_often(shared, who, wait_ns))
+}
+
+fn too_often(shared: &Shared, who: &str, wait_ns: u64) -> Problem {
+    shared.metrics.paced();
+    let seconds = wait_ns.div_ceil(1_000_000_000);
+    Problem::too_many(format!("{who} asks too often; try again"), seconds)
 }
 
 /// A page of another site names itself in `Origin`; a name of ours that leads elsewhere shows in `Host`.
@@ -106,10 +113,9 @@ pub(crate) fn is_ours(headers: &HeaderMap) -> Result<(), Problem> {
 /// Counts a request of somebody who is not known.
 pub(crate) fn stranger(shared: &Shared, address: IpAddr) -> Result<(), Problem> {
     let now = shared.now_ns();
-    lock(&shared.strangers).take(&address.to_string(), now).map_err(|wait_ns| {
-        let seconds = wait_ns.div_ceil(1_000_000_000);
-        Problem::too_many(format!("{address} asks too often; try again"), seconds)
-    })
+    let from = address.to_string();
+    let taken = lock(&shared.strangers).take(&from, now);
+    taken.map_err(|wait_ns| too_often(shared, &from, wait_ns))
 }
 
 fn identify(shared: &Shared, headers: &HeaderMap, peer: &Peer) -> Result<Option<Caller>, Problem> {

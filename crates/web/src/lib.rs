@@ -12,6 +12,7 @@ mod options;
 mod problem;
 mod routes;
 mod running;
+mod sampler;
 mod serve;
 mod shared;
 mod tls;
@@ -118,7 +119,9 @@ pub fn serve_beside(socket: PathBuf, listen: SocketAddr, clients: &str) -> Resul
             let router = routes::router(&shared, None);
             let (_never, stop) = watch::channel(false);
             let mirror = shared.mirror.follow(&shared.daemon);
-            tokio::join!(mirror, serve::serve(listener, None, router, stop));
+            let open = shared.open.clone();
+            let serving = serve::serve(listener, open, None, router, stop);
+            tokio::join!(mirror, sampler::follow(&shared), serving);
         });
     });
     Ok(address)
@@ -155,6 +158,8 @@ async fn serve(options: Serve) -> Result<()> {
     let (stop, stopped) = watch::channel(false);
     let follower = Arc::clone(&shared);
     let follow = tokio::spawn(async move { follower.mirror.follow(&follower.daemon).await });
+    let sampled = Arc::clone(&shared);
+    let sample = tokio::spawn(async move { sampler::follow(&sampled).await });
     let refresher = Arc::clone(&shared);
     let refresh = tokio::spawn(refresh(refresher));
     announce(address, tls.is_some(), token.as_deref(), options.prints);
@@ -173,7 +178,7 @@ async fn serve(options: Serve) -> Result<()> {
         None
     };
     let router = routes::router(&shared, rest);
-    let serving = tokio::spawn(serve::serve(listener, tls, router, stopped));
+    let serving = tokio::spawn(serve::serve(listener, shared.open.clone(), tls, router, stopped));
     let _told = service_manager::tell("READY=1");
     let mut terminated = signal(SignalKind::terminate())?;
     tokio::select! {
@@ -183,6 +188,7 @@ async fn serve(options: Serve) -> Result<()> {
     stop.send_replace(true);
     let _ended = serving.await;
     follow.abort();
+    sample.abort();
     refresh.abort();
     Ok(())
 }

@@ -2,6 +2,7 @@
 
 mod events;
 mod health;
+mod metrics;
 mod objects;
 mod openapi;
 pub(crate) mod page;
@@ -20,8 +21,10 @@ use axum::{Router, middleware};
 
 use crate::admit::admit;
 use crate::problem::Problem;
+use crate::sampler::count;
 use crate::shared::Shared;
 
+pub(crate) use objects::value_of;
 pub(crate) use requests::subject;
 pub(crate) use session::log_in;
 
@@ -32,6 +35,8 @@ const BODY_BYTES_MAX: usize = 1 << 20;
 pub(crate) fn router(shared: &Arc<Shared>, rest: Option<Router>) -> Router {
     let known = Router::new()
         .route("/v1/events", get(events::events))
+        .route("/metrics", get(metrics::scrape))
+        .route("/v1/history", get(metrics::history))
         .route("/v1/objects", get(objects::changes))
         .route("/v1/vms", get(objects::vms))
         .route("/v1/vms/{vm}", get(objects::vm))
@@ -55,6 +60,7 @@ pub(crate) fn router(shared: &Arc<Shared>, rest: Option<Router>) -> Router {
         .fallback_service(rest)
         .method_not_allowed_fallback(not_allowed)
         .layer(from_fn(protect))
+        .layer(from_fn_with_state(Arc::clone(shared), count))
         .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
         .with_state(Arc::clone(shared))
 }

@@ -34,7 +34,7 @@ const HEAD_BYTES_MAX: usize = 32 << 10;
 
 /// Open connections by address.
 #[derive(Clone, Debug, Default)]
-struct Open(Arc<Mutex<BTreeMap<IpAddr, usize>>>);
+pub(crate) struct Open(Arc<Mutex<BTreeMap<IpAddr, usize>>>);
 
 struct Place {
     open: Open,
@@ -42,6 +42,10 @@ struct Place {
 }
 
 impl Open {
+    pub(crate) fn count(&self) -> usize {
+        lock(&self.0).values().sum()
+    }
+
     fn take(&self, address: IpAddr) -> Option<Place> {
         let mut all = lock(&self.0);
         let total: usize = all.values().sum();
@@ -69,11 +73,11 @@ impl Drop for Place {
 /// Serves clients until told to stop.
 pub(crate) async fn serve(
     listener: TcpListener,
+    open: Open,
     tls: Option<TlsAcceptor>,
     router: Router,
     mut stop: watch::Receiver<bool>,
 ) {
-    let open = Open::default();
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,

@@ -12,6 +12,8 @@ use crate::audit::Audit;
 use crate::daemon::Daemon;
 use crate::mirror::Mirror;
 use crate::running::Running;
+use crate::sampler::Metrics;
+use crate::serve::Open;
 use crate::turns::Turns;
 
 /// Of what a client may ask for in a second, so many times as much at once.
@@ -43,6 +45,8 @@ pub(crate) struct Shared {
     pub(crate) tasks: Running,
     pub(crate) turns: Turns,
     pub(crate) audit: Audit,
+    pub(crate) metrics: Metrics,
+    pub(crate) open: Open,
     pub(crate) readers: Arc<Semaphore>,
     pub(crate) passwords: Semaphore,
     /// Browsers have to send cookies over TLS only.
@@ -73,6 +77,8 @@ impl Shared {
             tasks: Running::default(),
             turns: Turns::default(),
             audit,
+            metrics: Metrics::default(),
+            open: Open::default(),
             readers: Arc::new(Semaphore::new(READERS_MAX)),
             passwords: Semaphore::new(PASSWORDS_MAX),
             is_tls,

@@ -1,5 +1,7 @@
 //! XenAPI, for clients that speak to XAPI.
 
+mod updates;
+
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
@@ -16,7 +18,7 @@ use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 use xenapi::{Asking, Facade, Identity, Login, Moment, Outcome, Waiting, rpc};
 
-use crate::admit::{peer, stranger};
+use crate::admit::{pace, peer, stranger};
 use crate::problem::Problem;
 use crate::routes::{log_in, page, subject};
 use crate::shared::{Shared, lock, random, unix_ms, unix_s};
@@ -238,11 +240,7 @@ impl Door {
         let Ok((who, role)) = self.with(|facade| facade.user(session, unix_ms())) else {
             return stranger(&self.shared, from.address).map(|()| None);
         };
-        let now = self.shared.now_ns();
-        lock(&self.shared.pace).take(&who, now).map_err(|wait_ns| {
-            let seconds = wait_ns.div_ceil(1_000_000_000);
-            Problem::too_many(format!("{who} asks too often; try again"), seconds)
-        })?;
+        pace(&self.shared, &who)?;
         let known = self.shared.with_access(|it| it.named(&who, unix_s()).map(|it| it.role));
         let is_out = known != Some(role);
         Ok(is_out.then(|| xenapi::Failure::new("SESSION_INVALID", [session])))
@@ -251,7 +249,8 @@ impl Door {
 
 /// What is posted to a path of no other, and what browsers ask before they post it.
 pub(crate) fn router(door: Arc<Door>) -> Router {
-    Router::new().fallback(serve).with_state(door)
+    let updates = axum::routing::get(updates::serve);
+    Router::new().route("/rrd_updates", updates).fallback(serve).with_state(door)
 }
 
 async fn serve(State(door): State<Arc<Door>>, request: Request) -> Response {
@@ -267,14 +266,18 @@ async fn serve(State(door): State<Arc<Door>>, request: Request) -> Response {
             return page::file(method, uri, request.headers().clone()).await;
         }
     };
-    // Pages from elsewhere may call: a session is named in the call, never by what a browser sends on its own.
+    open_to_pages(&mut response);
+    response
+}
+
+/// Pages from elsewhere may call: a session is named in the call, never by what a browser sends on its own.
+fn open_to_pages(response: &mut Response) {
     for (name, value) in [
         (header::ACCESS_CONTROL_ALLOW_ORIGIN, "*"),
         (header::ACCESS_CONTROL_ALLOW_HEADERS, "X-Requested-With, Content-Type"),
     ] {
         response.headers_mut().insert(name, HeaderValue::from_static(value));
     }
-    response
 }
 
 async fn answer(door: &Arc<Door>, request: Request) -> Result<Response, Problem> {

@@ -14,6 +14,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde_json::{Map, Value, json};
 
 use super::health::Health;
+use super::metrics::History;
 use super::requests::ACTIONS;
 use super::session::{LogIn, Session};
 
@@ -43,6 +44,7 @@ pub(crate) fn build() -> Value {
     document.add_requests();
     document.add_tasks();
     document.add_sessions();
+    document.add_numbers();
     let Document { mut schemas, paths } = document;
     let mut components: Map<String, Value> = schemas.take_definitions(true);
     components.insert("Problem".to_owned(), problem());
@@ -157,7 +159,7 @@ impl Document {
         });
         call["responses"] = responses;
         let id: Vec<_> =
-            path.split(['/', '{', '}', '.']).filter(|it| !it.is_empty()).skip(1).collect();
+            path.split(['/', '{', '}', '.']).filter(|it| !matches!(*it, "" | "v1")).collect();
         call["operationId"] = json!(format!("{method}-{}", id.join("-")));
         let place = self.paths.entry(path).or_insert_with(|| json!({}));
         place[method] = call;
@@ -338,6 +340,47 @@ impl Document {
         self.add("delete", "/v1/session", call, None);
         let call = json!({ "summary": "This document.", "security": [] });
         self.add("get", "/v1/openapi.json", call, Some(json!({ "type": "object" })));
+    }
+}
+
+impl Document {
+    fn add_numbers(&mut self) {
+        let history = self.schema::<History>();
+        let call = json!({
+            "summary": "What the host or a VM did, as averages over steps.",
+            "parameters": [
+                parameter("query", "of", "host, or a VM's UUID, name or domid."),
+                parameter("query", "from", "Seconds since 1970; without it, as far back as is known."),
+                parameter("query", "step", "5, 60, 3600 or 86400 seconds: each reaches further back."),
+            ],
+        });
+        self.add("get", "/v1/history", call, Some(json!(history)));
+        let text = |kind: &str| json!({ kind: { "schema": { "type": "string" } } });
+        let call = json!({
+            "summary": "Numbers for Prometheus, of the last five seconds.",
+            "description": "In the older text format if only text/plain is accepted.",
+            "responses": {
+                "200": { "description": "OpenMetrics.", "content": text("application/openmetrics-text") },
+            },
+        });
+        self.add("get", "/metrics", call, None);
+        let call = json!({
+            "summary": "The history as XAPI has it, with --xenapi.",
+            "description": "For who has a session of XenAPI, a password (basic) or a token. In XML without json.",
+            "parameters": [
+                parameter("query", "session_id", "Of XenAPI."),
+                parameter("query", "start", "Seconds since 1970; if negative, so many ago."),
+                parameter("query", "interval", "Of the averages, in seconds."),
+                parameter("query", "cf", "AVERAGE."),
+                parameter("query", "host", "true: also the host."),
+                parameter("query", "vm_uuid", "This VM alone."),
+                parameter("query", "json", "true: as JSON."),
+            ],
+            "responses": {
+                "200": { "description": "Rows, the newest first.", "content": text("application/json") },
+            },
+        });
+        self.add("get", "/rrd_updates", call, None);
     }
 }
 

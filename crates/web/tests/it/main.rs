@@ -5,6 +5,7 @@ mod calls;
 mod events;
 mod hostile;
 mod log_ins;
+mod metrics;
 mod served;
 mod tasks;
 mod tls;

@@ -1,0 +1,64 @@
+//! Numbers for Prometheus, and their history for the page.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::{RawQuery, State};
+use axum::http::{HeaderMap, header};
+use axum::response::{IntoResponse as _, Response};
+use metrics::{Archive, Format, Of};
+use serde::Serialize;
+
+use super::objects::{uuid_of, value_of};
+use crate::problem::Problem;
+use crate::sampler;
+use crate::shared::Shared;
+
+/// Averages over steps.
+#[derive(Debug, Serialize, schemars::JsonSchema)]
+pub(crate) struct History {
+    /// The end of the first step, in seconds since 1970.
+    from: u64,
+    /// In seconds; each value is of the next one.
+    step: u64,
+    /// `cpu` is a share of all (virtual) CPUs, `memory` and `memory_free` are bytes; `null` where nothing is known.
+    series: BTreeMap<&'static str, Vec<Option<f32>>>,
+}
+
+/// `GET /metrics`: of the last sample, so that no scrape asks the daemon.
+pub(crate) async fn scrape(State(shared): State<Arc<Shared>>, headers: HeaderMap) -> Response {
+    let accept = headers.get(header::ACCEPT).and_then(|it| it.to_str().ok()).unwrap_or_default();
+    let format = Format::accepted(accept);
+    let last = shared.metrics.last();
+    let age_ns = shared.now_ns().saturating_sub(last.at_ns);
+    let age_s = std::time::Duration::from_nanos(age_ns).as_secs_f64();
+    let text = metrics::scrape(&last, &sampler::own(&shared), age_s, format);
+    ([(header::CONTENT_TYPE, format.content_type())], text).into_response()
+}
+
+/// `GET /v1/history`.
+pub(crate) async fn history(
+    State(shared): State<Arc<Shared>>,
+    RawQuery(query): RawQuery,
+) -> Result<Json<History>, Problem> {
+    let query = query.unwrap_or_default();
+    let number = |key: &str| -> Result<u64, Problem> {
+        let text = value_of(&query, key).unwrap_or_else(|| "0".to_owned());
+        text.parse().map_err(|_| Problem::bad_request(format!("{key}={text}: not a number")))
+    };
+    let (from, step) = (number("from")?, number("step")?);
+    let whose = value_of(&query, "of").unwrap_or_else(|| "host".to_owned());
+    let of = match &*whose {
+        "host" => whose,
+        // One that is there no more has a history for a while, by its UUID.
+        vm => uuid_of(&shared, vm).unwrap_or(whose),
+    };
+    let history = shared.metrics.history();
+    let entity = if of == "host" { Of::Host } else { Of::Vm(&of) };
+    let span = history.read(entity, from, Archive::no_finer(step));
+    let span = span.ok_or_else(|| Problem::not_found(format!("{of}: nothing is known of it")))?;
+    drop(history);
+    let series = span.series.into_iter().map(|it| (it.name, it.values)).collect();
+    Ok(Json(History { from: span.from_unix_s, step: span.step_s, series }))
+}
