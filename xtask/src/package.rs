@@ -222,6 +222,11 @@ fn stage(release: &Release, built: &Path, staging: &Path) -> Result<()> {
         put(&folder.join("third-party"), format!("{}{page}", notices.text).as_bytes(), 0o644)?;
         put(&folder.join("sbom.cdx.json"), notices.sbom.as_bytes(), 0o644)?;
     }
+    let examples = staging.join("xylem-web/usr/share/doc/xylem-web/examples");
+    for example in ["grafana/xylem.json", "prometheus/xylem.rules.yml"] {
+        let path = workspace().join("dist").join(example);
+        put(&examples.join(name_of(&path)), &fs::read(&path)?, 0o644)?;
+    }
     for document in fs::read_dir(workspace().join("docs"))? {
         let path = document?.path();
         put(
