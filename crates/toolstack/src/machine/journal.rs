@@ -90,9 +90,7 @@ impl Request {
             Self::Destroy { target } => deed("destroy", target),
             Self::Shutdown { target, how, .. } => deed(how.as_str(), target),
             Self::ShutdownEach { how, targets, .. } => match targets {
-                super::Targets::These(targets) if targets.len() == 1 => {
-                    deed(how.as_str(), &targets[0])
-                }
+                super::Targets::These(one) if one.len() == 1 => deed(how.as_str(), &one[0]),
                 super::Targets::These(_) => deed(how.as_str(), "several VMs"),
                 super::Targets::All => deed(how.as_str(), "all VMs"),
             },
@@ -134,6 +132,7 @@ impl Request {
             | Self::CancelMove { .. }
             | Self::List
             | Self::Console { .. }
+            | Self::Screen { .. }
             | Self::Devices { .. }
             | Self::Resolve { .. }
             | Self::HostInfo

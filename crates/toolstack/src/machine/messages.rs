@@ -155,6 +155,10 @@ pub enum Request {
         kind: Option<ConsoleKind>,
         number: u32,
     },
+    /// Where a screen's server listens. Answered by [`Reply::Text`]: an address with a port.
+    Screen {
+        target: String,
+    },
     /// Gives a device model's monitor a command for people. Answered by [`Reply::Text`].
     SpeakToModel {
         target: String,

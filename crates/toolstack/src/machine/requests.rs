@@ -79,6 +79,7 @@ impl Toolstack {
             | Request::Vms
             | Request::HostInfo
             | Request::Console { .. }
+            | Request::Screen { .. }
             | Request::SpeakToModel { .. }
             | Request::Devices { .. }
             | Request::Vcpus { .. }
@@ -175,6 +176,7 @@ impl Toolstack {
             Request::Console { target, kind, number } => {
                 self.read_console(client, &target, kind, number, out);
             }
+            Request::Screen { target } => self.read_screen(client, &target, out),
             Request::SpeakToModel { target, command } => {
                 self.speak_to_model(client, &target, command, out);
             }
@@ -355,6 +357,12 @@ impl Toolstack {
             let query = Query::Console { domid: domain.domid };
             let work = QueryWork::ReadConsole { domain, uuid, kind, number };
             this.query(client, query, work, out);
+        });
+    }
+
+    fn read_screen(&mut self, client: ClientId, target: &str, out: &mut Vec<Action>) {
+        self.with_domain(client, target, out, |this, uuid, domain, out| {
+            this.query(client, Query::Text, QueryWork::ReadScreen { domain, uuid }, out);
         });
     }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use xen::{DomId, DomainInfo, DomainRef, Errno, HvmParam, Hypervisor, Trigger, Uuid};
-use xenstore::client::Transport;
+use xenstore::client::{Batch, Client, Nodes as _, Transport};
 
 use super::{Performer, failure, refused, store};
 use crate::ConsoleKind;
@@ -12,7 +12,7 @@ use crate::config::VmConfig;
 use crate::device_model::Process;
 use crate::domains::DomainSet;
 use crate::host::Host;
-use crate::layout::Ends;
+use crate::layout::{Ends, vm_link};
 use crate::machine::{Fallback, ShutdownRequest};
 use crate::tuning::SchedQuestion;
 use crate::work::{
@@ -38,6 +38,11 @@ pub enum QueryWork {
         uuid: Uuid,
         kind: ConsoleKind,
         number: u32,
+    },
+    /// Where its screen's server listens.
+    ReadScreen {
+        domain: DomainRef,
+        uuid: Uuid,
     },
     ReadDevices {
         domain: DomainRef,
@@ -89,6 +94,7 @@ impl QueryWork {
             Self::Survey { .. } => info("list", None),
             Self::Find { .. } => info("look-at", None),
             Self::ReadConsole { domain, .. } => info("read-console", Some(*domain)),
+            Self::ReadScreen { domain, .. } => info("read-screen", Some(*domain)),
             Self::ReadDevices { domain, .. } => info("read-devices", Some(*domain)),
             // It may take its time.
             Self::SpeakToModel { domain, .. } => WorkInfo {
@@ -120,6 +126,9 @@ impl QueryWork {
                 let tty = store::console_tty(&mut by.store, domain.domid, uuid, kind, number);
                 tty.map(Output::Console)
             }
+            Self::ReadScreen { domain, uuid } => {
+                screen(&mut by.store, domain.domid, uuid).map(Output::Text)
+            }
             Self::ReadDevices { domain, uuid, devices } => {
                 store::device_readings(&mut by.store, domain.domid, uuid, &devices)
                     .map(Output::Devices)
@@ -147,6 +156,29 @@ impl QueryWork {
             }
         }
     }
+}
+
+/// Address and port of the server of a domain's screen.
+fn screen<T: Transport>(
+    store: &mut Client<T>,
+    domid: DomId,
+    uuid: Uuid,
+) -> Result<String, Failure> {
+    let mut batch = Batch::new();
+    let link = batch.read(&vm_link(domid));
+    let [listen, port] = ["vnc-listen", "vnc-port"]
+        .map(|key| batch.read(&format!("/local/domain/{domid}/console/{key}")));
+    let replies = store.run(&batch)?;
+    store::check_link(&replies, link, domid, uuid)?;
+    let (listen, port) = (replies.get_optional(listen)?, replies.get_optional(port)?);
+    let Some((listen, port)) = listen.zip(port) else {
+        return Err(Failure(format!(
+            "domain {domid} has no screen; HVM domains have one unless their vnc = 0"
+        )));
+    };
+    let (listen, port) = (store::text(listen), store::text(port));
+    // IPv6 addresses contain colons.
+    Ok(if listen.contains(':') { format!("[{listen}]:{port}") } else { format!("{listen}:{port}") })
 }
 
 impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {

@@ -710,7 +710,12 @@ fn read_texts<T: Transport>(
 }
 
 /// Fails if the domain's nodes do not belong to the VM.
-fn check_link(replies: &Replies, index: usize, domid: DomId, uuid: Uuid) -> Result<(), Failure> {
+pub(super) fn check_link(
+    replies: &Replies,
+    index: usize,
+    domid: DomId,
+    uuid: Uuid,
+) -> Result<(), Failure> {
     match replies.get_optional(index)? {
         Some(vm) if vm == vm_path(uuid).as_bytes() => Ok(()),
         _ => Err(taken_down(domid)),
