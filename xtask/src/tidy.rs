@@ -51,7 +51,7 @@ const EDGES: [(&str, &[&str]); 34] = [
     ("sim", &["storage", "timeline", "toolstack", "xen", "xen-build", "xenstore"]),
     ("sim-trials", &["sim", "storage", "timeline", "toolstack", "xen", "xenstore"]),
     ("sim-pair", &["migrate", "sim", "storage", "toolstack", "xen", "xenstore"]),
-    ("local-door", &["api", "service", "toolstack", "xen-linux"]),
+    ("local-door", &["api", "service", "toolstack", "xen", "xen-linux"]),
     ("sim-daemon", &["api", "local-door", "service", "sim", "storage", "toolstack", "xen"]),
     ("xen-linux", &["xen"]),
     ("image-parser", &["xen-build", "xen-linux"]),

@@ -10,8 +10,8 @@ use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 
 use crate::{
-    Answer, DomainEvent, LINE_BYTES_MAX, Progress, Reply, Request, SOCKET_PATH, SOCKET_VARIABLE,
-    WireError, decode_answer, encode_request,
+    Answer, DomainEvent, LINE_BYTES_MAX, Progress, Reply, Request, Role, SOCKET_PATH,
+    SOCKET_VARIABLE, WireError, decode_answer, encode_asked, encode_request,
 };
 
 /// Messages before the final answer.
@@ -95,14 +95,32 @@ impl Client {
         ends: [OwnedFd; 2],
         on_news: impl FnMut(News),
     ) -> Result<Reply, CallError> {
-        let line = encode_request(request);
+        self.send_line_with(&encode_request(request), ends)?;
+        self.hear(on_news)
+    }
+
+    /// As [`Client::call_with_channel`], in the name of somebody with this role.
+    ///
+    /// # Errors
+    /// As for [`Client::call`].
+    pub fn call_with_channel_as(
+        &mut self,
+        role: Role,
+        request: &Request,
+        ends: [OwnedFd; 2],
+        on_news: impl FnMut(News),
+    ) -> Result<Reply, CallError> {
+        self.send_line_with(&encode_asked(request, role), ends)?;
+        self.hear(on_news)
+    }
+
+    fn send_line_with(&mut self, line: &str, ends: [OwnedFd; 2]) -> Result<(), CallError> {
         let channel = ends.each_ref().map(AsFd::as_fd);
         let sent = self.send_with(channel, line.as_bytes()).map_err(CallError::Broken)?;
         // The daemon has its own: the connection ends when those are closed.
         drop(ends);
         let rest = &line.as_bytes()[sent..];
-        self.stream.get_mut().write_all(rest).map_err(CallError::Broken)?;
-        self.hear(on_news)
+        self.stream.get_mut().write_all(rest).map_err(CallError::Broken)
     }
 
     /// Sends the descriptors with the first bytes.

@@ -15,6 +15,7 @@ mod moves;
 mod objects;
 mod peers;
 mod psr;
+mod relays;
 mod request;
 mod rights;
 mod sched;
@@ -43,6 +44,7 @@ pub use psr::{
     CachePart, PsrCache, PsrCmt, PsrCounter, PsrHardware, PsrLimits, PsrRequest, PsrSample,
     PsrSamples, PsrShare, PsrShares, PsrSocket, PsrUse,
 };
+pub use relays::RelayRequest;
 pub use request::{
     Adopt, AfterSave, ConsoleKind, Create, DumpCore, LimitChanges, Planned, Request, Restore, Save,
     SavedFormat, Target, Targets, Wait, name_of,

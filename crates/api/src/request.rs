@@ -6,6 +6,7 @@ use crate::checkpoints::CheckpointRequest;
 use crate::host::HostRequest;
 use crate::moves::{Arrival, Migrate, Runs, Speaks};
 use crate::peers::PeerRequest;
+use crate::relays::RelayRequest;
 use crate::sched::SchedRequest;
 use crate::storage::StorageRequest;
 use crate::tuning::TuneRequest;
@@ -298,6 +299,9 @@ pub enum Request {
         #[serde(default, skip_serializing_if = "is_unset")]
         number: u32,
     },
+    /// Joins the connection that comes with the request to a console or a screen. Answered by
+    /// [`Reply::Done`](crate::Reply::Done).
+    Relay(RelayRequest),
     /// A command for people to the monitor of a domain's QEMU. Answered by [`Reply::Text`](crate::Reply::Text).
     QemuMonitorCommand { target: Target, command: String },
     /// Answered by [`Reply::Blocks`](crate::Reply::Blocks).

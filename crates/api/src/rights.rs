@@ -101,6 +101,7 @@ impl Role {
             | Request::MigrateSettle { .. }
             | Request::HostShutdown { .. }
             | Request::Console { .. }
+            | Request::Relay(_)
             | Request::QemuMonitorCommand { .. }
             | Request::BlockAttach { .. }
             | Request::BlockDetach { .. }
@@ -117,9 +118,8 @@ impl Role {
             Request::Sched(request) => {
                 Self::if_it_only_looks(!matches!(request, SchedRequest::Change { .. }))
             }
-            Request::Peer(request) => {
-                Self::if_it_only_looks(matches!(request, PeerRequest::Key | PeerRequest::List))
-            }
+            Request::Peer(PeerRequest::Key | PeerRequest::List) => Self::Viewer,
+            Request::Peer(_) => Self::Admin,
             Request::Checkpoint(request) => {
                 Self::if_it_only_looks(matches!(request, CheckpointRequest::CheckpointList { .. }))
             }

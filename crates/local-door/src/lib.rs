@@ -5,6 +5,7 @@
 
 mod answers;
 mod lines;
+mod relays;
 mod seats;
 mod who;
 
@@ -31,6 +32,7 @@ use toolstack::channel::ChannelId;
 pub use crate::answers::{Answered, Waiting, reply, reply_in_time};
 pub use crate::lines::ChannelEnds;
 use crate::lines::Lines;
+pub use crate::relays::{Relays, open_place};
 use crate::seats::Seats;
 use crate::who::Who;
 pub use crate::who::group;

@@ -141,14 +141,25 @@ impl Service<'_> {
         Err(Failed::Told(format!("not ended within {seconds} s: {}", left.join(", "))))
     }
 
-    /// xenconsoled creates the pty some time after the domain was introduced.
     pub(crate) fn console(
         &self,
         Target(target): &Target,
         kind: Option<api::ConsoleKind>,
         number: u32,
     ) -> Result<api::Reply, Failed> {
-        let uuid = self.resolve(target)?.to_string();
+        let (uuid, _) = self.resolve(target)?;
+        self.terminal(target, uuid, kind, number).map(api::Reply::Console)
+    }
+
+    /// xenconsoled creates the pty some time after the domain was introduced.
+    pub(crate) fn terminal(
+        &self,
+        target: &str,
+        uuid: Uuid,
+        kind: Option<api::ConsoleKind>,
+        number: u32,
+    ) -> Result<api::Console, Failed> {
+        let uuid = uuid.to_string();
         let kind = kind.map(|kind| match kind {
             api::ConsoleKind::Pv => ConsoleKind::Pv,
             api::ConsoleKind::Serial => ConsoleKind::Serial,
@@ -157,7 +168,7 @@ impl Service<'_> {
         loop {
             match self.ask(Request::Console { target: uuid.clone(), kind, number })? {
                 Reply::Console { domid, tty: Some(tty) } => {
-                    return Ok(api::Reply::Console(api::Console { domid: domid.0, tty }));
+                    return Ok(api::Console { domid: domid.0, tty });
                 }
                 Reply::Console { .. } if waited < CONSOLE_WAIT => {
                     self.daemon.pause(CONSOLE_INTERVAL);
@@ -172,9 +183,9 @@ impl Service<'_> {
     }
 
     /// Resolves a target, for requests in several parts.
-    fn resolve(&self, target: &str) -> Result<Uuid, Failed> {
+    pub(crate) fn resolve(&self, target: &str) -> Result<(Uuid, DomId), Failed> {
         match self.ask(Request::Resolve { target: target.to_owned() })? {
-            Reply::Resolved { uuid, .. } => Ok(uuid),
+            Reply::Resolved { uuid, domid, .. } => Ok((uuid, domid)),
             other => Err(unexpected(&other)),
         }
     }

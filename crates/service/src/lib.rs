@@ -14,6 +14,7 @@ mod moves;
 mod objects;
 mod pci;
 mod psr;
+mod relays;
 mod render;
 mod saved;
 mod sched;
@@ -83,6 +84,22 @@ pub struct Kernel {
     pub release: String,
     pub version: String,
     pub machine: String,
+}
+
+/// A console or a screen of a VM.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Outlet {
+    pub vm: Uuid,
+    pub domid: u16,
+    pub place: Place,
+}
+
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Place {
+    /// The path of a pseudo-terminal.
+    Terminal(String),
+    /// Address and port of a server that speaks RFB.
+    Server(String),
 }
 
 /// Where the answers to a client's request go.
@@ -175,6 +192,12 @@ pub trait Daemon {
     /// Says why it could not be said.
     fn lend(&self, channel: ChannelId, device: &str) -> Result<(), String>;
 
+    /// Joins a connection to a console or a screen. It goes on by itself.
+    ///
+    /// # Errors
+    /// Says why it cannot be joined.
+    fn relay(&self, channel: ChannelId, to: &Outlet) -> Result<(), String>;
+
     /// The host, for requests about SRs and VDIs.
     fn storage(&self) -> Box<dyn System>;
 }
@@ -252,7 +275,7 @@ impl Service<'_> {
             | Request::QemuMonitorCommand { .. }) => self.look_inside(request),
             Request::Domid { name } => self.domid(&name),
             Request::Domname { domid } => self.domname(domid),
-            Request::Console { target: it, kind, number } => self.console(&it, kind, number),
+            request @ (Request::Console { .. } | Request::Relay(_)) => self.attach(request),
             request @ (Request::BlockList { .. }
             | Request::NetworkList { .. }
             | Request::ChannelList { .. }

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use local_door::{Answered, ChannelEnds, Served, Waiting};
-use service::{Ask, Daemon, Door, Gone, Kernel, News, Role};
+use service::{Ask, Daemon, Door, Gone, Kernel, News, Outlet, Role};
 use storage::System;
 use toolstack::channel::ChannelId;
 use toolstack::work::Cost;
@@ -14,6 +14,7 @@ use toolstack::xlcfg::HostDefaults;
 use toolstack::{Asker, Reply};
 use xen::Uuid;
 
+use crate::consoles::Consoles;
 use crate::system::RemoteSystem;
 use crate::world::{Deed, World, WorldConfig};
 
@@ -27,6 +28,7 @@ pub struct SimDaemon {
     /// The virtual time 0, in milliseconds since 1970.
     origin_unix_ms: u64,
     defaults: Arc<HostDefaults>,
+    consoles: Consoles,
 }
 
 impl SimDaemon {
@@ -54,7 +56,8 @@ impl SimDaemon {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let origin_unix = now.saturating_sub(Instant::now().duration_since(origin));
         let origin_unix_ms = u64::try_from(origin_unix.as_millis()).unwrap_or(u64::MAX);
-        Ok(Self { deeds, origin_unix_ms, defaults: Arc::default() })
+        let consoles = Consoles::new(deeds.clone());
+        Ok(Self { deeds, origin_unix_ms, defaults: Arc::default(), consoles })
     }
 
     fn begin(&self, ask: Ask) -> mpsc::Receiver<Answered> {
@@ -146,13 +149,17 @@ impl Daemon for SimDaemon {
         Err(format!("{device} is a device of a simulated host, and cannot be lent"))
     }
 
+    fn relay(&self, channel: ChannelId, to: &Outlet) -> Result<(), String> {
+        self.consoles.relay(channel, to)
+    }
+
     fn storage(&self) -> Box<dyn System> {
         Box::new(RemoteSystem::new(self.deeds.clone()))
     }
 }
 
 impl Served for SimDaemon {
-    fn keep(&self, _: ChannelEnds) -> Option<ChannelId> {
-        None
+    fn keep(&self, ends: ChannelEnds) -> Option<ChannelId> {
+        Some(self.consoles.keep(ends))
     }
 }

@@ -5,6 +5,7 @@
 //! the real one. Clients' threads send it what is to be done there: requests to the machine, and calls to the simulated
 //! operating system.
 
+mod consoles;
 mod daemon;
 mod population;
 mod system;

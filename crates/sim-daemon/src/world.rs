@@ -9,6 +9,7 @@ use service::{Ask, News};
 use sim::{Daemon, DaemonError, HostConfig, MachineConfig, SimHost, SimOs, Time};
 use toolstack::ClientId;
 use toolstack::work::Cost;
+use xen::DomId;
 
 /// How long the thread sleeps at most: time goes on for guests that do nothing, too.
 const TICK: Duration = Duration::from_millis(100);
@@ -31,6 +32,8 @@ pub(crate) enum Deed {
     Ask(Ask, Waiting),
     /// A call to the simulated operating system.
     System(Box<dyn FnOnce(&mut SimOs) + Send>),
+    /// What a domain has printed on its console; `None` if it has none any more.
+    Printed(DomId, Sender<Option<String>>),
     /// What all work has cost.
     Totals(Sender<Cost>),
 }
@@ -125,6 +128,9 @@ impl World {
                 self.answer();
             }
             Deed::System(call) => call(&mut self.host.os().clone()),
+            Deed::Printed(domid, answer) => {
+                let _gone = answer.send(self.host.printed(domid));
+            }
             Deed::Totals(answer) => {
                 // A client that has hung up no longer wants to know.
                 let _gone = answer.send(self.daemon.totals.clone());

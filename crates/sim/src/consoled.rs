@@ -65,6 +65,11 @@ impl Consoled {
         self.logs.get(&domid).map_or("", String::as_str)
     }
 
+    /// Whether the domain is there and has a console.
+    pub(crate) fn serves(&self, domid: DomId) -> bool {
+        self.consoles.get(&domid).is_some_and(|console| console.ring.is_some())
+    }
+
     pub(crate) fn consoles(&self) -> usize {
         self.ports.len()
     }

@@ -186,6 +186,13 @@ impl SimHost {
         self.world.borrow().consoled.log(domid).to_owned()
     }
 
+    /// What a domain that is there has printed.
+    #[must_use]
+    pub fn printed(&self, domid: DomId) -> Option<String> {
+        let world = self.world.borrow();
+        world.consoled.serves(domid).then(|| world.consoled.log(domid).to_owned())
+    }
+
     /// Guests that have booted and still exist.
     #[must_use]
     pub fn guests(&self) -> usize {

@@ -158,6 +158,15 @@ impl Channels {
         lane.map_err(|Broken(why)| HostError::Refused(why))
     }
 
+    /// Takes a client's connection away, as it was handed over; `None` if it is gone, in use, or to a peer.
+    pub(crate) fn take(&self, id: ChannelId) -> Option<ChannelEnds> {
+        let connection = Arc::into_inner(self.table().open.remove(&id)?)?;
+        match connection.into_inner().unwrap_or_else(PoisonError::into_inner) {
+            Connection::Descriptors(Descriptors { from, to, .. }) => Some([from, to]),
+            Connection::Link(_) => None,
+        }
+    }
+
     /// Closes it, as soon as no work uses it any more.
     pub(crate) fn close(&self, id: ChannelId) {
         self.table().open.remove(&id);

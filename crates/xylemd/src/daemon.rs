@@ -6,7 +6,8 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
-use service::{Ask, Daemon, Door, Gone, Kernel, News, Role};
+use local_door::Relays;
+use service::{Ask, Daemon, Door, Gone, Kernel, News, Outlet, Role};
 use storage_host::LinuxSystem;
 use toolstack::channel::{Channel, ChannelId, Received};
 use toolstack::work::Cost;
@@ -34,6 +35,7 @@ pub(crate) struct Running {
     pub(crate) system: LinuxSystem,
     pub(crate) channels: Channels,
     pub(crate) xl_conf: Arc<XlConf>,
+    pub(crate) relays: Relays,
 }
 
 impl Daemon for Running {
@@ -122,6 +124,12 @@ impl Daemon for Running {
         };
         self.channels.close(channel);
         lent
+    }
+
+    fn relay(&self, channel: ChannelId, to: &Outlet) -> Result<(), String> {
+        let ends = self.channels.take(channel);
+        let ends = ends.ok_or("the connection that came with the request is gone")?;
+        self.relays.begin(to, ends, || local_door::open_place(to))
     }
 
     fn storage(&self) -> Box<dyn storage::System> {

@@ -293,7 +293,8 @@ fn run(options: &Options) -> Result<()> {
     thread::Builder::new().name("models".to_owned()).spawn(move || follower.run(&follows))?;
     core.happened(toolstack::Event::Started);
     status::serve(status, &core).context("cannot serve the status socket")?;
-    let running = daemon::Running { core: Arc::clone(&core), system, channels, xl_conf };
+    let relays = local_door::Relays::default();
+    let running = daemon::Running { core: Arc::clone(&core), system, channels, xl_conf, relays };
     if let Some(listener) = peer_listener {
         peers::serve(listener, &directory, running.clone()).context("cannot serve peers")?;
     }

@@ -23,6 +23,8 @@ pub(crate) struct Client {
     uuids: RefCell<u8>,
     /// How often the connection that came with a request was taken.
     pub(crate) channels_taken: Cell<u32>,
+    /// What it was joined to.
+    pub(crate) relayed: RefCell<Vec<service::Outlet>>,
     /// Of the host's `xl.conf`.
     pub(crate) xl_conf: RefCell<String>,
     pub(crate) role: RefCell<Role>,
@@ -51,6 +53,7 @@ impl Client {
             heard: RefCell::default(),
             uuids: RefCell::new(0),
             channels_taken: Cell::new(0),
+            relayed: RefCell::default(),
             xl_conf: RefCell::default(),
             role: RefCell::new(Role::Admin),
             refused: RefCell::default(),
@@ -204,6 +207,11 @@ impl Daemon for Client {
 
     fn lend(&self, _: toolstack::channel::ChannelId, device: &str) -> Result<(), String> {
         Err(format!("nobody takes {device}"))
+    }
+
+    fn relay(&self, _: toolstack::channel::ChannelId, to: &service::Outlet) -> Result<(), String> {
+        self.relayed.borrow_mut().push(to.clone());
+        Ok(())
     }
 
     fn storage(&self) -> Box<dyn System> {

@@ -3,11 +3,13 @@
 use std::collections::BTreeMap;
 
 use api::{
-    AfterSave, Answer, ConfigUpdate, Create, DumpCore, HostRequest, Reply, Request, Restore, Save,
-    SavedFormat, SchedRequest, Scheduler, StorageRequest, Target, Targets, TuneRequest, Wait,
+    AfterSave, Answer, ConfigUpdate, ConsoleKind, Create, DumpCore, HostRequest, RelayRequest,
+    Reply, Request, Restore, Save, SavedFormat, SchedRequest, Scheduler, StorageRequest, Target,
+    Targets, TuneRequest, Wait,
 };
 
 use expect_test::expect;
+use service::Place;
 
 use crate::door::Client;
 
@@ -544,4 +546,34 @@ fn a_cursor_or_class_that_is_none_is_refused() {
         refused(None, &["vms"]),
         "\"vms\" is no class of objects; there are vm, device, domain, operation, sr"
     );
+}
+
+#[test]
+fn a_connection_is_joined_to_a_console_or_a_screen_where_there_is_one() {
+    let client = Client::new(9);
+    sim::add_hvm_files(client.host.os(), "sim.kind=linux");
+    client.ask(Request::Create(linux("one"))).unwrap();
+    let hvm = "name = 'two'\ntype = 'hvm'\nmemory = 64\nvnclisten = '::1'\n".to_owned();
+    client.ask(Request::Create(Create { config_text: hvm, ..linux("two") })).unwrap();
+    client.settle();
+    let relay = |request: RelayRequest| client.ask(Request::Relay(request));
+    let console =
+        |name: &str, kind| relay(RelayRequest::Console { target: target(name), kind, number: 0 });
+    assert_eq!(console("one", None), Ok(Reply::Done));
+    assert_eq!(console("2", Some(ConsoleKind::Pv)), Ok(Reply::Done));
+    assert_eq!(relay(RelayRequest::Screen { target: target("two") }), Ok(Reply::Done));
+    let relayed = client.relayed.take();
+    let places: Vec<_> = relayed.iter().map(|it| (it.domid, it.place.clone())).collect();
+    let terminal = |path: &str| Place::Terminal(path.to_owned());
+    let screen = Place::Server("[::1]:5902".to_owned());
+    assert_eq!(places, [(1, terminal("/dev/pts/0")), (2, terminal("/dev/pts/1")), (2, screen)]);
+    assert!(relayed[0].vm != relayed[1].vm && relayed[1].vm == relayed[2].vm);
+    // One that is not there takes no connection.
+    let taken = client.channels_taken.get();
+    assert_eq!(
+        relay(RelayRequest::Screen { target: target("one") }).unwrap_err(),
+        "domain 1 has no screen; HVM domains have one unless their vnc = 0"
+    );
+    console("none", None).unwrap_err();
+    assert_eq!(client.channels_taken.get(), taken);
 }

@@ -38,6 +38,8 @@ fn an_operator_turns_vms_on_and_off_and_names_nothing_of_the_host() {
         (r#""op":"block-attach","target":"a","disk":"/dev/sda,raw,xvdb,w","cwd":"/""#, Role::Admin),
         (r#""op":"network-attach","target":"a","vif":"script=/x""#, Role::Admin),
         (r#""op":"console","target":"a""#, Role::Admin),
+        (r#""op":"relay","do":"console","target":"a""#, Role::Admin),
+        (r#""op":"relay","do":"screen","target":"a""#, Role::Admin),
         (r#""op":"qemu-monitor-command","target":"a","command":"x""#, Role::Admin),
         (r#""op":"storage","do":"sr-list""#, Role::Viewer),
         (r#""op":"storage","do":"vdi-destroy","vdi":"a:b""#, Role::Admin),
