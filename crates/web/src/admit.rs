@@ -80,6 +80,11 @@ fn caller(shared: &Shared, request: &Request) -> Result<Caller, Problem> {
     if caller.session.is_some() && !is_read && !headers.contains_key(OWN_REQUEST) {
         return Err(Problem::forbidden("with a session, requests need the header Xylem-Request"));
     }
+    // A WebSocket is asked for by reading, does more than that, and browsers name the page's site.
+    let is_socket = headers.contains_key(header::UPGRADE);
+    if caller.session.is_some() && is_socket && !headers.contains_key(header::ORIGIN) {
+        return Err(Problem::forbidden("with a session, a WebSocket needs the header Origin"));
+    }
     pace(shared, &caller.who.name)?;
     Ok(caller)
 }

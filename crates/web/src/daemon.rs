@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use api::client::Client;
 use api::{Answer, LINE_BYTES_MAX, Reply, Request, Role, StorageRequest, Wait};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::UnixStream;
@@ -85,13 +86,12 @@ impl Daemon {
         self.begin_within(LONG_TURN_WAIT, true, request, role).await
     }
 
-    async fn begin_within(
-        self: &Arc<Self>,
+    /// A turn, and one of those that may take long if it is such.
+    async fn turn(
+        &self,
         wait: Duration,
         is_long: bool,
-        request: &Request,
-        role: Role,
-    ) -> Result<Call, CallError> {
+    ) -> Result<(Option<OwnedSemaphorePermit>, OwnedSemaphorePermit), CallError> {
         let take = |of: &Arc<Semaphore>| timeout(wait, Arc::clone(of).acquire_owned());
         let busy = |_| CallError::Busy;
         let long = match is_long {
@@ -99,6 +99,44 @@ impl Daemon {
             false => None,
         };
         let turn = take(&self.turns).await.map_err(busy)?.map_err(|_| CallError::Busy)?;
+        Ok((long, turn))
+    }
+
+    /// Has a new connection joined to a console or a screen, in the name of somebody with this role. Returns our end.
+    pub(crate) async fn relay(
+        &self,
+        request: &Request,
+        role: Role,
+    ) -> Result<UnixStream, CallError> {
+        // A new domain has its console after some seconds.
+        let turn = self.turn(TURN_WAIT, true).await?;
+        let (path, request) = (self.path.clone(), request.clone());
+        let (ours, theirs) = UnixStream::pair().map_err(|error| unreachable(&error))?;
+        let call = move || {
+            // Kept by the call if nobody waits for it any more.
+            let _turn = turn;
+            let theirs = theirs.into_std().map_err(api::client::CallError::Broken)?;
+            let other = theirs.try_clone().map_err(api::client::CallError::Broken)?;
+            let ends = [other.into(), theirs.into()];
+            Client::connect(&path)?.call_with_channel_as(role, &request, ends, |_| ())
+        };
+        let called = tokio::task::spawn_blocking(call).await;
+        match called {
+            Ok(Ok(_)) => Ok(ours),
+            Ok(Err(api::client::CallError::Refused(why))) => Err(CallError::Refused(why)),
+            Ok(Err(error)) => Err(CallError::Unreachable(error.to_string())),
+            Err(error) => Err(CallError::Unreachable(error.to_string())),
+        }
+    }
+
+    async fn begin_within(
+        self: &Arc<Self>,
+        wait: Duration,
+        is_long: bool,
+        request: &Request,
+        role: Role,
+    ) -> Result<Call, CallError> {
+        let (long, turn) = self.turn(wait, is_long).await?;
         let mut stream = match self.kept() {
             Some(stream) => stream,
             None => self.connect().await?,

@@ -6,6 +6,7 @@
 mod admit;
 mod audit;
 mod clients;
+mod consoles;
 mod daemon;
 mod mirror;
 mod options;

@@ -1,5 +1,6 @@
 //! What can be asked for over HTTP.
 
+mod consoles;
 mod events;
 mod health;
 mod metrics;
@@ -41,6 +42,8 @@ pub(crate) fn router(shared: &Arc<Shared>, rest: Option<Router>) -> Router {
         .route("/v1/vms", get(objects::vms))
         .route("/v1/vms/{vm}", get(objects::vm))
         .route("/v1/vms/{vm}/devices", get(objects::devices))
+        .route("/v1/vms/{vm}/console", get(consoles::console))
+        .route("/v1/vms/{vm}/screen", get(consoles::screen))
         .route("/v1/vms/{vm}/{action}", post(requests::act))
         .route("/v1/domains", get(objects::domains))
         .route("/v1/srs", get(objects::srs))

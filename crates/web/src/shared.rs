@@ -14,7 +14,7 @@ use crate::mirror::Mirror;
 use crate::running::Running;
 use crate::sampler::Metrics;
 use crate::serve::Open;
-use crate::turns::Turns;
+use crate::turns::{CONSOLES_MAX, REQUESTS_MAX, Turns};
 
 /// Of what a client may ask for in a second, so many times as much at once.
 const BURST_S: u32 = 4;
@@ -44,6 +44,7 @@ pub(crate) struct Shared {
     pub(crate) repeats: Mutex<Repeats>,
     pub(crate) tasks: Running,
     pub(crate) turns: Turns,
+    pub(crate) consoles: Turns,
     pub(crate) audit: Audit,
     pub(crate) metrics: Metrics,
     pub(crate) open: Open,
@@ -75,7 +76,8 @@ impl Shared {
             sessions: Mutex::default(),
             repeats: Mutex::default(),
             tasks: Running::default(),
-            turns: Turns::default(),
+            turns: Turns::new(REQUESTS_MAX, "requests in progress; wait for one"),
+            consoles: Turns::new(CONSOLES_MAX, "consoles open; close one"),
             audit,
             metrics: Metrics::default(),
             open: Open::default(),

@@ -8,19 +8,21 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use api::{Answer, Request as ApiRequest, Role};
+use api::{Answer, RelayRequest, Request as ApiRequest, Role, Target};
 use axum::Router;
 use axum::body::Body;
-use axum::extract::{Request, State};
+use axum::extract::{FromRequestParts as _, Request, State, WebSocketUpgrade};
 use axum::http::{HeaderValue, Method, StatusCode, header};
-use axum::response::{IntoResponse as _, Response};
+use axum::response::{IntoResponse, Response};
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 use xenapi::{Asking, Facade, Identity, Login, Moment, Outcome, Waiting, rpc};
 
 use crate::admit::{pace, peer, stranger};
+use crate::consoles::{Viewer, attach, upgrade_of};
 use crate::problem::Problem;
-use crate::routes::{log_in, page, subject};
+use crate::routes::{log_in, page, subject, value_of};
+use crate::running::Asks;
 use crate::shared::{Shared, lock, random, unix_ms, unix_s};
 
 /// How often it is looked whether a question to the daemon is due.
@@ -229,20 +231,23 @@ impl Door {
         }
     }
 
+    fn is_known(&self, who: &str, role: Role) -> bool {
+        let known = self.shared.with_access(|it| it.named(who, unix_s()).map(|it| it.role));
+        known == Some(role)
+    }
+
     /// Whether this call may come now: those of a session are counted for its user, others for their address. If the user
     /// is not let in any more, or has another role, what the client is answered.
     fn may_come(
         &self,
-        call: &rpc::Call,
+        session: &str,
         from: &crate::admit::Peer,
     ) -> Result<Option<xenapi::Failure>, Problem> {
-        let session = call.params.first().and_then(xenapi::Value::as_str).unwrap_or_default();
         let Ok((who, role)) = self.with(|facade| facade.user(session, unix_ms())) else {
             return stranger(&self.shared, from.address).map(|()| None);
         };
         pace(&self.shared, &who)?;
-        let known = self.shared.with_access(|it| it.named(&who, unix_s()).map(|it| it.role));
-        let is_out = known != Some(role);
+        let is_out = !self.is_known(&who, role);
         Ok(is_out.then(|| xenapi::Failure::new("SESSION_INVALID", [session])))
     }
 }
@@ -260,6 +265,9 @@ async fn serve(State(door): State<Arc<Door>>, request: Request) -> Response {
             Ok(response) => response,
             Err(problem) => problem.into_response(),
         },
+        Method::GET if request.uri().path() == "/console" => {
+            console(&door, request).await.unwrap_or_else(IntoResponse::into_response)
+        }
         Method::OPTIONS if !is_api => StatusCode::OK.into_response(),
         _ => {
             let (method, uri) = (request.method().clone(), request.uri().clone());
@@ -296,7 +304,8 @@ async fn answer(door: &Arc<Door>, request: Request) -> Result<Response, Problem>
         return Ok((StatusCode::INTERNAL_SERVER_ERROR, kind, text).into_response());
     };
     let from = peer.address.to_string();
-    let answer = match (door.may_come(&call, &peer)?, door.moment()) {
+    let session = call.params.first().and_then(xenapi::Value::as_str).unwrap_or_default();
+    let answer = match (door.may_come(session, &peer)?, door.moment()) {
         (Some(ended), _) => Err(ended),
         (None, Ok(moment)) => {
             let outcome = door.with(|facade| facade.call(&call, &moment));
@@ -308,6 +317,39 @@ async fn answer(door: &Arc<Door>, request: Request) -> Result<Response, Problem>
     let kind = HeaderValue::from_static(form.content_type());
     response.headers_mut().insert(header::CONTENT_TYPE, kind);
     Ok(response)
+}
+
+/// `GET /console?uuid=..&session_id=..`: a console or a screen, by WebSocket. The session is named in the query, so that no
+/// page of another site can use it.
+async fn console(door: &Arc<Door>, request: Request) -> Result<Response, Problem> {
+    let peer = peer(&request)?;
+    let query = request.uri().query().unwrap_or_default();
+    let value = |key| value_of(query, key).unwrap_or_default();
+    let (session, name) = (value("session_id"), value_of(query, "uuid").unwrap_or(value("ref")));
+    let is_out = door.may_come(&session, &peer)?.is_some();
+    let user = door.with(|facade| facade.user(&session, unix_ms()));
+    let Some((who, role)) = user.ok().filter(|_| !is_out) else {
+        return Err(Problem::new(StatusCode::UNAUTHORIZED, "this session_id is not known"));
+    };
+    let found = lock(&door.facade).console(&name);
+    let (vm, is_screen) =
+        found.ok_or_else(|| Problem::not_found(format!("{name} is not a console here")))?;
+    let target = Target(vm.to_string());
+    let relay = if is_screen {
+        RelayRequest::Screen { target }
+    } else {
+        RelayRequest::Console { target, kind: None, number: 0 }
+    };
+    let (mut parts, _) = request.into_parts();
+    let upgrade = upgrade_of(WebSocketUpgrade::from_request_parts(&mut parts, &()).await)?;
+    let asks = Asks { who: who.clone(), from: peer.address.to_string(), role };
+    let looks = Arc::clone(door);
+    let is_let_in = move || {
+        let user = looks.with(|facade| facade.user(&session, unix_ms()));
+        user.is_ok_and(|it| it == (who.clone(), role)) && looks.is_known(&who, role)
+    };
+    let viewer = Viewer { asks, is_let_in: Box::new(is_let_in) };
+    attach(&door.shared, viewer, relay, upgrade).await
 }
 
 /// The host's, which stays the same: it follows from the machine's own, which is not for others to know.

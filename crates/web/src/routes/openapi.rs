@@ -41,6 +41,7 @@ pub(crate) fn build() -> Value {
     let mut document = Document { schemas: settings.into_generator(), paths: Map::new() };
     document.add_objects();
     document.add_actions();
+    document.add_consoles();
     document.add_requests();
     document.add_tasks();
     document.add_sessions();
@@ -246,6 +247,37 @@ impl Document {
             "requestBody": { "content": { "application/json": { "schema": body } } },
         });
         self.add("post", "/v1/vms/{vm}/{action}", call, Some(answer));
+    }
+
+    fn add_consoles(&mut self) {
+        let vm = parameter("path", "vm", "A VM's UUID, name or domid.");
+        let mut kind = parameter("query", "kind", "Of which; without it the primary one.");
+        kind["schema"] = json!({ "type": "string", "enum": ["pv", "serial"] });
+        let mut number = parameter("query", "number", "Its number; 0 without it.");
+        number["schema"] = json!({ "type": "integer", "minimum": 0 });
+        let responses = json!({ "101": { "description": "Bytes both ways, in binary messages." } });
+        for (path, summary, parameters) in [
+            (
+                "/v1/vms/{vm}/console",
+                "A VM's console: a WebSocket, with what a terminal shows and what is typed there.",
+                json!([vm, kind, number]),
+            ),
+            (
+                "/v1/vms/{vm}/screen",
+                "A VM's screen: a WebSocket, with RFB as VNC viewers speak it.",
+                json!([vm]),
+            ),
+        ] {
+            let description = "For admins. The subprotocol `binary` is accepted. From a browser with a session, Origin has \
+                to be this server. A client that answers no ping for a minute is hung up on.";
+            let call = json!({
+                "summary": summary,
+                "description": description,
+                "parameters": parameters,
+                "responses": responses,
+            });
+            self.add("get", path, call, None);
+        }
     }
 
     /// A call for each request of the local protocol.

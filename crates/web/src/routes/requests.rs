@@ -164,7 +164,9 @@ fn may_ask(shared: &Shared, caller: &Caller, request: &Request) -> Result<(), Pr
     }
     let needs_descriptors = matches!(
         request,
-        Request::MigrateReceive { .. } | Request::Storage(StorageRequest::VdiLend { .. })
+        Request::MigrateReceive { .. }
+            | Request::Relay(_)
+            | Request::Storage(StorageRequest::VdiLend { .. })
     );
     if needs_descriptors {
         let what = api::name_of(request);

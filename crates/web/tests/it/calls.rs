@@ -56,6 +56,7 @@ fn body_of(op: &str) -> Value {
         "host" => json!({ "do": "defaults" }),
         "wait-for" => json!({ "target": "web-0", "state": "running", "timeout_s": 1 }),
         "trace" => json!({ "target": "1" }),
+        "relay" => json!({ "do": "console", "target": "web-0" }),
         "migrate-receive" => json!({ "speaks": "own" }),
         "ping" | "list" | "configs" | "info" | "counters" | "activity" | "vms" | "start-all"
         | "events" | "objects" | "operations" | "limits" | "vcpu-list" | "uptime"
@@ -79,7 +80,7 @@ const LAST: [&str; 9] = [
 ];
 
 /// Requests that a simulated host cannot grant, or that mean what is not there.
-const REFUSED: [&str; 12] = [
+const REFUSED: [&str; 13] = [
     "adopt",
     "block-attach",
     "block-detach",
@@ -92,6 +93,7 @@ const REFUSED: [&str; 12] = [
     "migrate-settle",
     "peer",
     "qemu-monitor-command",
+    "relay",
 ];
 
 #[test]

@@ -2,6 +2,7 @@
 
 mod browsers;
 mod calls;
+mod consoles;
 mod events;
 mod hostile;
 mod log_ins;
