@@ -175,7 +175,7 @@ pub(crate) fn run(session: &mut Session, arguments: Vec<String>) -> Result<(), F
     let options = Options::parse(command, arguments)?;
     session.remote = place.find()?;
     if let Some(remote) = &session.remote {
-        let opens = ["c", "V", "A"].into_iter().find(|letter| options.has(letter));
+        let opens = ["V", "A"].into_iter().find(|letter| options.has(letter));
         let name = match opens.filter(|_| ["create", "restore", "start"].contains(&command.name)) {
             Some(letter) => format!("{} -{letter}", command.name),
             None => command.name.to_owned(),

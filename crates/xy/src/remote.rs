@@ -1,5 +1,7 @@
 //! A host elsewhere, asked through its `xylem-web`.
 
+mod socket;
+
 use std::fmt;
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::{Path, PathBuf};
@@ -22,10 +24,9 @@ const TOKEN_FILE: &str = ".config/xylem/token";
 const PROBLEM_BYTES_MAX: u64 = 64 << 10;
 
 /// Commands that use files, devices or programs of the host without asking xylemd, or hand it a connection.
-const ON_THE_HOST: [&str; 12] = [
+const ON_THE_HOST: [&str; 11] = [
     "adopt",
     "bugreport",
-    "console",
     "doctor",
     "export",
     "import",
@@ -63,7 +64,7 @@ impl Place {
         let token = place.token()?;
         let agent = agent(&url, place.ca.as_deref())
             .map_err(|why| Failure::failed(format!("--host {url}: {why}")))?;
-        Ok(Some(Remote { agent, url, token }))
+        Ok(Some(Remote { agent, url, token, ca: place.ca }))
     }
 
     fn token(&self) -> Result<String, Failure> {
@@ -105,6 +106,7 @@ pub(crate) struct Remote {
     agent: Agent,
     url: String,
     token: String,
+    ca: Option<PathBuf>,
 }
 
 /// The token is nobody's business.
@@ -120,7 +122,7 @@ impl Remote {
         let first = command.split(' ').next().unwrap_or_default();
         let is_local = ON_THE_HOST.contains(&command)
             || ["store", "image"].contains(&first)
-            // It would open a console or a screen here.
+            // It would open a screen here.
             || command.contains(" -");
         is_local.then(|| {
             format!("{command} works on the host itself only: log in there, or leave out --host")
@@ -244,7 +246,8 @@ mod tests {
     #[test]
     fn commands_of_the_host_itself_are_refused() {
         let agent = Agent::config_builder().build().into();
-        let remote = Remote { agent, url: "https://xen1".to_owned(), token: "secret".to_owned() };
+        let (url, token) = ("https://xen1".to_owned(), "secret".to_owned());
+        let remote = Remote { agent, url, token, ca: None };
         assert_eq!(
             remote.refusal("store ls").as_deref(),
             Some("store ls works on the host itself only: log in there, or leave out --host")

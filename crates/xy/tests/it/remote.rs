@@ -1,6 +1,7 @@
 //! `xy --host`: another host, by its `xylem-web`.
 
-use std::process::{Command, Output};
+use std::io::{Read, Write as _};
+use std::process::{Command, Output, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -120,13 +121,10 @@ fn what_cannot_be_done_from_afar_is_refused_with_the_reason() {
     let remote = Remote::new();
     for (arguments, expected) in [
         (&["destroy", "far"][..], "xy: far: no such domain; `xy list` shows them all\n"),
+        (&["console", "far"], "xy: far: no such domain; `xy list` shows them all\n"),
         (
-            &["console", "web-0"],
-            "xy: console works on the host itself only: log in there, or leave out --host\n",
-        ),
-        (
-            &["create", "-c", "x"],
-            "xy: create -c works on the host itself only: log in there, or leave out --host\n",
+            &["create", "-V", "x"],
+            "xy: create -V works on the host itself only: log in there, or leave out --host\n",
         ),
     ] {
         let (status, _, error) = remote.run(arguments);
@@ -142,6 +140,63 @@ fn what_cannot_be_done_from_afar_is_refused_with_the_reason() {
     let mut command = remote.command(&["list"]);
     let none = told(&command.env_remove("XYLEM_TOKEN").env("HOME", "/nowhere").output().unwrap());
     assert!(none.2.starts_with("xy: no token for the host: set XYLEM_TOKEN, or"), "{none:?}");
+}
+
+#[test]
+fn a_console_of_another_host_is_attached_to_as_one_of_this_one() {
+    let remote = Remote::new();
+    let attach = |arguments: &[&str]| {
+        let mut child = remote.command(arguments);
+        child.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        child.spawn().unwrap()
+    };
+    let mut child = attach(&["console", "web-0"]);
+    let (mut typed, mut shown) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
+    // A simulated guest has said something, and what is typed is shown.
+    let said = read_until(&mut shown, "\n");
+    assert!(said.len() > 2, "{said:?}");
+    typed.write_all(b"one two\n").unwrap();
+    read_until(&mut shown, "one two\r\n");
+    typed.write_all(b"last\x1dnot sent").unwrap();
+    assert_eq!(told(&child.wait_with_output().unwrap()).0, 0);
+    // Its domain ends, and with it the console.
+    let mut child = attach(&["console", "-t", "pv", "-n", "0", "web-0"]);
+    let mut shown = child.stdout.take().unwrap();
+    assert_eq!(read_until(&mut shown, "\n"), said);
+    assert_eq!(remote.run(&["destroy", "web-0"]).0, 0);
+    let ended = told(&child.wait_with_output().unwrap());
+    assert_eq!((ended.0, ended.2.as_str()), (0, ""));
+    // It is for admins.
+    let mut command = remote.command(&["console", "db-1"]);
+    let refused = told(&command.env("XYLEM_TOKEN", &remote.viewer).output().unwrap());
+    assert!(refused.2.contains("this needs the role admin, and yours is viewer"), "{refused:?}");
+}
+
+#[test]
+fn a_vm_is_made_elsewhere_with_its_console() {
+    let remote = Remote::new();
+    let config = std::env::temp_dir().join(format!("xy-remote-c-{}.cfg", std::process::id()));
+    std::fs::write(&config, "name = 'seen'\nkernel = '/boot/vmlinuz'\nmemory = 8\n").unwrap();
+    let mut command = remote.command(&["create", "-q", "-c", config.to_str().unwrap()]);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let (mut typed, mut shown) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
+    // It runs: it was paused until its console was there.
+    read_until(&mut shown, "\n");
+    typed.write_all(b"\x1d").unwrap();
+    let (status, _, error) = told(&child.wait_with_output().unwrap());
+    assert_eq!((status, error.as_str()), (0, ""));
+    std::fs::remove_file(config).unwrap();
+}
+
+fn read_until(from: &mut impl Read, end: &str) -> String {
+    let mut text = String::new();
+    while !text.ends_with(end) {
+        let mut byte = [0];
+        from.read_exact(&mut byte).unwrap_or_else(|error| panic!("{error} after {text:?}"));
+        text.push(char::from(byte[0]));
+    }
+    text
 }
 
 #[test]

@@ -285,9 +285,13 @@ fn agent(url: &str) -> Result<Agent, String> {
 
 /// Those that this host trusts.
 pub(crate) fn host_certificates() -> Result<RootCerts, String> {
+    Ok(RootCerts::from(remote::certificates(&host_certificates_pem()?)))
+}
+
+/// The same, as they lie there.
+pub(crate) fn host_certificates_pem() -> Result<Vec<u8>, String> {
     let found = CERTIFICATES.iter().find_map(|path| std::fs::read(path).ok());
-    let pem = found.ok_or("this host trusts no certificates: install ca-certificates")?;
-    Ok(RootCerts::from(remote::certificates(&pem)))
+    found.ok_or_else(|| "this host trusts no certificates: install ca-certificates".to_owned())
 }
 
 #[cfg(test)]
