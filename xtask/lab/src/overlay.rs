@@ -36,9 +36,10 @@ const SCRIPTS: &[(&str, &str)] = &[
 ];
 
 /// Xylem's programs, which go into the image.
-pub const PROGRAMS: [cargo::Target<'_>; 3] = [
+pub const PROGRAMS: [cargo::Target<'_>; 4] = [
     cargo::Target::Program("xylem-xenstored"),
     cargo::Target::Program("xylemd"),
+    cargo::Target::Program("xylem-web"),
     cargo::Target::Program("xy"),
 ];
 
