@@ -90,6 +90,7 @@ fn is_safe(url: &str) -> Result<(), &'static str> {
     if let Some(rest) = url.strip_prefix("http://") {
         let host = rest.split(['/', '?', '#']).next().unwrap_or_default();
         // What stands before an @ is a user's name.
+        let host = host.rsplit_once('@').map_or(host, |(_, host)| host);
         let host = host.rsplit_once(':').map_or(host, |(host, _)| host);
         let is_here = ["localhost", "[::1]"].contains(&host)
             || host.parse::<std::net::Ipv4Addr>().is_ok_and(|it| it.is_loopback());
