@@ -1,3 +1,5 @@
+//! Relays between clients and consoles that are played.
+
 use std::fs::File;
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;
