@@ -684,6 +684,9 @@ fn help_is_there_without_a_daemon() {
         -T                      Prefix messages with the time since the start.
         -N                      Dry run: check everything, do nothing.
         -f                      Accepted for xl compatibility, ignored.
+        --host URL              Ask another host, by its xylem-web (XYLEM_HOST).
+        --token-file FILE       Its token (XYLEM_TOKEN, or ~/.config/xylem/token).
+        --ca FILE               Who signs its certificate, in PEM (XYLEM_CA).
     "#]]
     .assert_eq(&said.stdout);
     assert_eq!(run_alone(&[]).stdout, said.stdout);
