@@ -3,6 +3,7 @@ import { hasConsole, hasHistory, hasScreen } from '../api/features';
 import { isCurrent, model } from '../api/live';
 import { may } from '../api/session';
 import { mib } from '../model/format';
+import { devicesOf } from '../model/store';
 import type { Vm } from '../model/types';
 import { link, route } from '../router';
 import { Actions } from '../ui/act';
@@ -39,12 +40,17 @@ export function VmView(props: { uuid: string }) {
   );
 }
 
+/** An HVM domain has one unless its configuration says otherwise; others have one by a frame buffer of their own. */
+function mayHaveScreen(vm: Vm): boolean {
+  return vm.config?.kind === 'hvm' || devicesOf(model('device'), vm.uuid).some((it) => it.kind === 'vfb');
+}
+
 function OneVm(props: { vm: Vm }) {
   const tabs = createMemo(() => {
     const all = [{ path: '', label: 'Overview' }];
     const runs = props.vm.domid !== null;
     if (hasConsole() && may('admin') && runs) all.push({ path: 'console', label: 'Console' });
-    if (hasScreen() && may('admin') && runs) all.push({ path: 'screen', label: 'Screen' });
+    if (hasScreen() && may('admin') && runs && mayHaveScreen(props.vm)) all.push({ path: 'screen', label: 'Screen' });
     if (hasHistory()) all.push({ path: 'graphs', label: 'Graphs' });
     if (may('admin')) all.push({ path: 'text', label: 'Configuration' });
     return all;
