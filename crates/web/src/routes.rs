@@ -21,6 +21,7 @@ use axum::routing::{get, post};
 use axum::{Router, middleware};
 
 use crate::admit::admit;
+use crate::mirror::Class;
 use crate::problem::Problem;
 use crate::sampler::count;
 use crate::shared::Shared;
@@ -39,15 +40,15 @@ pub(crate) fn router(shared: &Arc<Shared>, rest: Option<Router>) -> Router {
         .route("/metrics", get(metrics::scrape))
         .route("/v1/history", get(metrics::history))
         .route("/v1/objects", get(objects::changes))
-        .route("/v1/vms", get(objects::vms))
+        .route("/v1/vms", get(objects::all(Class::Vm)))
         .route("/v1/vms/{vm}", get(objects::vm))
         .route("/v1/vms/{vm}/devices", get(objects::devices))
         .route("/v1/vms/{vm}/console", get(consoles::console))
         .route("/v1/vms/{vm}/screen", get(consoles::screen))
         .route("/v1/vms/{vm}/{action}", post(requests::act))
-        .route("/v1/domains", get(objects::domains))
-        .route("/v1/srs", get(objects::srs))
-        .route("/v1/operations", get(objects::operations))
+        .route("/v1/domains", get(objects::all(Class::Domain)))
+        .route("/v1/srs", get(objects::all(Class::Sr)))
+        .route("/v1/operations", get(objects::all(Class::Operation)))
         .route("/v1/operations/{id}", get(requests::operation))
         .route("/v1/requests/{op}", post(requests::ask))
         .route("/v1/tasks", get(tasks::list))

@@ -1,6 +1,7 @@
 //! Objects of the live model, as they are now. None of this asks the daemon.
 
 use std::collections::BTreeSet;
+use std::future::{Ready, ready};
 use std::sync::Arc;
 
 use api::Object;
@@ -174,36 +175,13 @@ fn selected(json: &str, fields: &[String]) -> String {
     serde_json::Value::Object(all).to_string()
 }
 
-pub(crate) async fn vms(
-    State(shared): State<Arc<Shared>>,
-    RawQuery(query): RawQuery,
-    headers: HeaderMap,
-) -> Result<Response, Problem> {
-    list(&shared, Class::Vm, &query.unwrap_or_default(), &headers)
-}
-
-pub(crate) async fn domains(
-    State(shared): State<Arc<Shared>>,
-    RawQuery(query): RawQuery,
-    headers: HeaderMap,
-) -> Result<Response, Problem> {
-    list(&shared, Class::Domain, &query.unwrap_or_default(), &headers)
-}
-
-pub(crate) async fn srs(
-    State(shared): State<Arc<Shared>>,
-    RawQuery(query): RawQuery,
-    headers: HeaderMap,
-) -> Result<Response, Problem> {
-    list(&shared, Class::Sr, &query.unwrap_or_default(), &headers)
-}
-
-pub(crate) async fn operations(
-    State(shared): State<Arc<Shared>>,
-    RawQuery(query): RawQuery,
-    headers: HeaderMap,
-) -> Result<Response, Problem> {
-    list(&shared, Class::Operation, &query.unwrap_or_default(), &headers)
+/// What answers for all objects of a class.
+pub(crate) fn all(
+    class: Class,
+) -> impl Fn(State<Arc<Shared>>, RawQuery, HeaderMap) -> Ready<Result<Response, Problem>> + Clone {
+    move |State(shared), RawQuery(query), headers| {
+        ready(list(&shared, class, &query.unwrap_or_default(), &headers))
+    }
 }
 
 /// The UUID of a VM by UUID, name or domid.
