@@ -54,6 +54,11 @@ pub struct BuildConfig<'a> {
 }
 
 impl BuildConfig<'_> {
+    /// Whether the guest finds more frames than it has memory for: all that it may have.
+    pub(crate) fn is_on_demand(&self) -> bool {
+        self.kind != DomainKind::Pv && self.memory_pages < self.memory_pages_max
+    }
+
     /// Checks that do not depend on the kernel.
     pub(crate) fn check(&self) -> Result<(), BuildError> {
         let (vcpus_max, cmdline_bytes_max) = match self.kind {

@@ -41,7 +41,7 @@ pub use image::{
 };
 pub use monitor::Monitor;
 pub use pvh::pool_pages as paging_pool_pages;
-pub use restored::{RestoredConfig, check_restored, end_claim, prepare_restored};
+pub use restored::{RestoredConfig, check_restored, finish_restored, prepare_restored};
 
 use xen::{DomId, DomainKind, GrantRef, Hypervisor, PAGE_SHIFT, Xen};
 

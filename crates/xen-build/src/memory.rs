@@ -3,7 +3,7 @@
 use alloc::vec::Vec;
 use core::ops::Range;
 
-use xen::{DomId, Errno, Hypervisor, PAGE_BYTES, PAGE_SHIFT, Piece, Xen};
+use xen::{DomId, Errno, Hypervisor, PAGE_BYTES, PAGE_SHIFT, Piece, Placement, Xen};
 
 use crate::{BuildError, Monitor};
 
@@ -57,6 +57,41 @@ pub(crate) fn populate<H: Hypervisor>(
     domid: DomId,
     ranges: &[Range<u64>],
     monitor: &mut dyn Monitor,
+    populated: impl FnMut(u64, u32),
+) -> Result<(), BuildError> {
+    populate_placed(xen, domid, ranges, Placement::Anywhere, monitor, populated)
+}
+
+/// Gives a translated domain that has no memory yet `pages` for all of `ranges`, which are more:
+/// each is taken when its frame is first used. The guest's balloon driver is to give back the
+/// frames that there is no memory for before it uses them, else Xen ends the domain.
+///
+/// Before anything else takes memory for the domain: Xen takes what it has then for what was
+/// populated on demand.
+pub(crate) fn populate_on_demand<H: Hypervisor>(
+    xen: &mut Xen<H>,
+    domid: DomId,
+    ranges: &[Range<u64>],
+    pages: u64,
+) -> Result<(), BuildError> {
+    let mut got_pages = 0;
+    while got_pages < pages {
+        let target = pages.min(got_pages + PAGES_PER_CALL);
+        xen.set_pod_target(domid, target).map_err(|errno| match errno {
+            Errno::ENOMEM => BuildError::HostMemory { domid, got_pages, wanted_pages: pages },
+            errno => BuildError::Hypercall { action: "allocate memory", domid, errno },
+        })?;
+        got_pages = target;
+    }
+    populate_placed(xen, domid, ranges, Placement::OnDemand, &mut (), |_, _| {})
+}
+
+fn populate_placed<H: Hypervisor>(
+    xen: &mut Xen<H>,
+    domid: DomId,
+    ranges: &[Range<u64>],
+    placement: Placement,
+    monitor: &mut dyn Monitor,
     mut populated: impl FnMut(u64, u32),
 ) -> Result<(), BuildError> {
     let wanted_pages = ranges.iter().map(|range| range.end - range.start).sum();
@@ -71,7 +106,7 @@ pub(crate) fn populate<H: Hypervisor>(
             let (order, count) = next_extents(next, pfns.end, orders);
             let count = count.min(Xen::<H>::EXTENTS_MAX as u64).min(PAGES_PER_CALL >> order);
             let firsts: Vec<u64> = (0..count).map(|extent| next + (extent << order)).collect();
-            let done = xen.populate(domid, order, &firsts).map_err(|errno| {
+            let done = xen.populate_placed(domid, order, &firsts, placement).map_err(|errno| {
                 BuildError::Hypercall { action: "allocate memory", domid, errno }
             })?;
             done.iter().for_each(|&frame| populated(frame, order));

@@ -16,11 +16,25 @@ pub struct RestoredConfig {
 }
 
 impl RestoredConfig {
-    /// Pages that the domain may own.
+    fn extra_pages(&self) -> u64 {
+        let roms = if self.kind == DomainKind::Hvm { ROM_PAGES } else { 0 };
+        EXTRA_PAGES + roms
+    }
+
+    /// Pages that the domain is to have, and may own once it runs.
+    #[must_use]
+    pub fn pages(&self) -> u64 {
+        self.memory_pages + self.extra_pages()
+    }
+
+    /// Pages that the domain may own while it is loaded. A translated guest that has not given back
+    /// what there was no memory for had all its frames written.
     #[must_use]
     pub fn pages_max(&self) -> u64 {
-        let roms = if self.kind == DomainKind::Hvm { ROM_PAGES } else { 0 };
-        self.memory_pages + EXTRA_PAGES + roms
+        match self.kind {
+            DomainKind::Pv => self.pages(),
+            DomainKind::Pvh | DomainKind::Hvm => self.memory_pages_max + self.extra_pages(),
+        }
     }
 
     fn pool_bytes(&self) -> u64 {
@@ -44,7 +58,7 @@ pub fn check_restored(config: &RestoredConfig) -> Result<Needs, BuildError> {
             max_mib: mib_of(config.memory_pages_max),
         });
     }
-    let host_pages = config.pages_max() + pages_of(config.pool_bytes());
+    let host_pages = config.pages() + pages_of(config.pool_bytes());
     Ok(Needs { memory_pages_min: 0, host_pages })
 }
 
@@ -74,7 +88,21 @@ pub fn prepare_restored<H: Hypervisor>(
     claim(xen, domid, config.memory_pages)
 }
 
-/// Releases what is left of the claim: a guest may have returned some of its memory.
-pub fn end_claim<H: Hypervisor>(xen: &mut Xen<H>, domid: DomId) {
+/// Releases what is left of the claim once the state is loaded, as a guest may have returned some of its
+/// memory, and limits that to what the domain may own from now on. One that has more keeps it.
+///
+/// # Errors
+/// [`BuildError`] if a hypercall fails.
+pub fn finish_restored<H: Hypervisor>(
+    xen: &mut Xen<H>,
+    domid: DomId,
+    config: &RestoredConfig,
+) -> Result<(), BuildError> {
     unclaim(xen, domid);
+    if config.pages_max() == config.pages() {
+        return Ok(());
+    }
+    let memory_kib = config.pages() << (PAGE_SHIFT - 10);
+    let limited = xen.set_memory_max(domid, memory_kib);
+    limited.map_err(|errno| BuildError::Hypercall { action: "limit the memory", domid, errno })
 }

@@ -12,7 +12,7 @@ use alloc::vec::Vec;
 use crate::{
     CpuPolicy, CreateDomain, CreateOptions, DomId, DomainInfo, DomainKind, E820Entry, E820Kind,
     Errno, EvtchnPeer, EvtchnPort, GrantRef, HvmParam, Hypervisor, PAGE_BYTES, PAUSE_COUNT_MAX,
-    ShutdownReason, Uuid, Xen,
+    Placement, ShutdownReason, Uuid, Xen,
 };
 
 mod devices;
@@ -61,6 +61,7 @@ fn cases<H: Hypervisor>() -> Vec<Case<H>> {
         ("as many vCPUs are allocated as were announced", vcpus),
         ("memory grows up to its limit, extent by extent", memory_limit),
         ("memory can be populated in extents of many pages", memory_extents),
+        ("memory comes on demand, from what the domain has", memory_on_demand),
         ("a claim shrinks as memory is populated", claim),
         ("memory claimed by one domain is not given to another", claimed_by_another),
         ("event channel ports are allocated in order, up to a limit", event_channels),
@@ -361,6 +362,40 @@ fn memory_extents<H: Hypervisor>(xen: &mut Xen<H>) -> Checked {
         let mut seen = [0; 6];
         xen.read_foreign(domid, &[middle], 0, &mut seen).doing("read_foreign")?;
         same("bytes in the middle of an extent", &seen, b"middle")
+    })
+}
+
+fn memory_on_demand<H: Hypervisor>(xen: &mut Xen<H>) -> Checked {
+    with_domain(xen, DomainKind::Pv, |xen, domid| {
+        xen.set_memory_max(domid, 64).doing("max_mem")?;
+        same("a target of a PV domain", &xen.set_pod_target(domid, 16), &Err(Errno::EINVAL))
+    })?;
+    with_domain(xen, DomainKind::Pvh, |xen, domid| {
+        xen.set_memory_max(domid, 16 * 4).doing("max_mem")?;
+        same("a target beyond the limit", &xen.set_pod_target(domid, 17), &Err(Errno::EINVAL))?;
+        xen.claim_pages(domid, 16).doing("claim_pages")?;
+        xen.set_pod_target(domid, 12).doing("set_pod_target")?;
+        xen.set_pod_target(domid, 16).doing("set_pod_target")?;
+        let info = existing(xen, domid)?;
+        same("pages and rest of the claim", &(info.pages, info.pages_outstanding), &(16, 0))?;
+        let marked = xen.populate_placed(domid, 3, &[0, 8, 16], Placement::OnDemand);
+        same("extents on demand", &marked.map(|frames| frames.len()), &Ok(3))?;
+        same("pages", &existing(xen, domid)?.pages, &16)?;
+        same("the last frame", &xen.last_frame(domid), &Ok(23))?;
+        // Memory that comes is empty, and the domain's own.
+        let mut seen = [1; 4];
+        xen.read_foreign(domid, &[21], 0, &mut seen).doing("read_foreign")?;
+        same("memory that nobody wrote", &seen, &[0; 4])?;
+        xen.write_foreign(domid, &[20], 0, b"kept").doing("write_foreign")?;
+        xen.read_foreign(domid, &[20], 0, &mut seen).doing("read_foreign")?;
+        same("memory as written", &seen, b"kept")?;
+        same("pages", &existing(xen, domid)?.pages, &16)?;
+        // As a balloon driver: first frames that there is no memory for, then one that there is.
+        let first: Vec<u64> = (0..8).collect();
+        same("frames given back", &xen.decrease_reservation(domid, 0, &first), &Ok(8))?;
+        same("pages", &existing(xen, domid)?.pages, &16)?;
+        same("a frame given back", &xen.decrease_reservation(domid, 0, &[8]), &Ok(1))?;
+        same("pages", &existing(xen, domid)?.pages, &15)
     })
 }
 

@@ -43,6 +43,7 @@ errno! {
     ENOSPC = 28, "no space left";
     ERANGE = 34, "out of range";
     ENOSYS = 38, "not implemented";
+    ENOTEMPTY = 39, "not empty";
     ENODATA = 61, "no data";
     EOVERFLOW = 75, "value too large";
     EOPNOTSUPP = 95, "operation not supported";

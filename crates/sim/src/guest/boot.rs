@@ -8,6 +8,7 @@ use xen::{DomId, EvtchnPort, PAGE_BYTES, PAGE_SHIFT};
 
 use super::image;
 use super::memory::Kept;
+use crate::Domain;
 use crate::bytes::{index, u32_at, u64_at};
 use crate::machine::{Channel, SimXen};
 
@@ -309,7 +310,7 @@ impl Pvh<'_> {
             ramdisk_bytes = u64_at(&module, 8);
             self.read(u64_at(&module, 0), &mut [0]).map_err(|_| "the ramdisk is not there")?;
         }
-        self.rings(cmdline, ramdisk_bytes, spare(pages))
+        self.rings(cmdline, ramdisk_bytes, self.spare(pages))
     }
 
     /// Checks the processor's state and the kernel image.
@@ -359,6 +360,12 @@ impl Pvh<'_> {
         })
     }
 
+    /// The last frames of low memory that it keeps, which no builder uses.
+    pub(super) fn spare(&self, pages: u64) -> (u64, u64) {
+        let kept = self.xen.domain(self.domid).map_or(u64::MAX, Domain::kept_end);
+        spare(pages.min(kept))
+    }
+
     fn text(&self, address: u64) -> Result<String, Crash> {
         let mut bytes = Vec::new();
         let mut byte = [0];
@@ -404,7 +411,7 @@ impl Pvh<'_> {
 }
 
 /// The last frames of low memory, which no builder uses.
-pub(super) fn spare(pages: u64) -> (u64, u64) {
+fn spare(pages: u64) -> (u64, u64) {
     let number = (pages / 8).min(64);
     (pages - number, number)
 }

@@ -3,7 +3,7 @@
 //! The BIOS of a simulated guest holds its command line. Sources: `xen/include/public/hvm/hvm_info_table.h`,
 //! `arch-x86/hvm/start_info.h`, `tools/firmware/hvmloader`.
 
-use super::boot::{Boot, Crash, Pvh, spare, text};
+use super::boot::{Boot, Crash, Pvh, text};
 use crate::bytes::{index, u32_at, u64_at};
 
 /// `HVM_INFO_PADDR`.
@@ -35,7 +35,7 @@ impl Pvh<'_> {
         }
         let mut bios = vec![0; index(u64_at(&module, 8).min(TEXT_BYTES))];
         self.read(u64_at(&module, 0), &mut bios)?;
-        self.rings(text(&bios), 0, spare(pages))
+        self.rings(text(&bios), 0, self.spare(pages))
     }
 
     /// Checks the information table; returns the pages of RAM below 4 GiB.

@@ -197,6 +197,9 @@ impl Guest {
             mfn: boot.store_mfn,
             port: boot.store_port,
         };
+        if kind == Kind::Linux {
+            machine.get_mut().give_back_missing(domid);
+        }
         let memory = Memory::new(machine.clone(), domid, &boot);
         let mut guest = Self {
             domid,

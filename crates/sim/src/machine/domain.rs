@@ -106,7 +106,8 @@ pub struct Domain {
     pub(super) paging_tables: BTreeSet<(u8, u64)>,
     /// Guest frames: first, count, machine frame.
     pub(super) physmap: BTreeMap<u64, (u64, u64)>,
-    /// Owned extents of machine frames.
+    pub(super) pod: super::pod::Pod,
+    /// Owned extents of machine frames, but for those that back no guest frame yet.
     pub(super) extents: Vec<(u64, u64)>,
     pub(super) ports: Ports,
     pub(super) grants: GrantTable,
@@ -181,6 +182,7 @@ impl Domain {
 
     /// Maps machine frames at guest frames, replacing earlier mappings.
     pub(super) fn map_physical(&mut self, first: u64, count: u64, mfn: u64) {
+        self.pod.forget(first, count);
         let end = first + count;
         let overlapping: Vec<(u64, u64, u64)> = self
             .physmap
@@ -292,6 +294,7 @@ impl SimXen {
             paging_pool_bytes: if translated { 1 << 20 } else { 0 },
             paging_tables: BTreeSet::new(),
             physmap: BTreeMap::new(),
+            pod: super::pod::Pod::default(),
             extents: vec![(shared_info, 1)],
             ports: Ports::default(),
             grants: GrantTable::new(creation.grant_frames_max),
@@ -423,6 +426,8 @@ impl SimXen {
         self.close_all_ports(domid);
         let Some(domain) = self.domains.get_mut(&domid) else { return Ok(()) };
         domain.physmap.clear();
+        let cached = domain.pod.end_of_life();
+        domain.extents.extend(cached);
         domain.tables.clear();
         domain.pinned.clear();
         self.give_pages_back(domid, preemptible)?;

@@ -166,6 +166,27 @@ impl Frames {
         part(mfn + 1, first + run.pages - mfn - 1);
     }
 
+    /// Gives a part of a run other frame numbers.
+    pub(crate) fn renumber(&mut self, first: u64, pages: u64, pfn_first: u64) {
+        let Some((from, run)) = self.run(first) else { return };
+        let (end, run_end) = (first + pages, from + run.pages);
+        assert!(end <= run_end, "the frames belong together");
+        self.runs.remove(&from);
+        if from < first {
+            self.runs.insert(from, Run { pages: first - from, ..run });
+        }
+        self.runs.insert(first, Run { pages, pfn_first, ..run });
+        if end < run_end {
+            let pfn_first = run.pfn_first + (end - from);
+            self.runs.insert(end, Run { pages: run_end - end, pfn_first, ..run });
+        }
+    }
+
+    /// Whether the frame is known to hold zeros alone.
+    pub(crate) fn is_zero(&self, mfn: u64) -> bool {
+        matches!(self.contents.get(&mfn), Some(Contents::Zero))
+    }
+
     /// Whether the frame is mapped by others.
     pub(crate) fn is_mapped(&self, mfn: u64) -> bool {
         self.mapped.contains_key(&mfn)

@@ -139,6 +139,7 @@ impl SimXen {
             return Err(GrantStatus::PermissionDenied);
         }
         let frame = u64::from(u32_at(entry, 4));
+        self.demand(owner, frame);
         let mfn = self.mfn_of_gfn(owner, frame).ok_or(GrantStatus::GeneralError)?;
         let domain = self.domains.get_mut(&owner).expect("it was there above");
         *domain.grants.pins.entry(grant).or_default() += 1;
@@ -159,6 +160,7 @@ impl SimXen {
         gfn: u64,
     ) -> Result<MappingId, Errno> {
         self.live(owner)?;
+        self.demand(owner, gfn);
         let mfn = self.mfn_of_gfn(owner, gfn).ok_or(Errno::EINVAL)?;
         Ok(self.hold(Mapping { holder, owner, mfn, grant: None }))
     }

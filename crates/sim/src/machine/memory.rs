@@ -5,7 +5,7 @@
 use xen::{DomId, Errno, PAGE_SHIFT};
 
 use super::hypercall::{Arena, Call, MEMORY_OP_MASK};
-use super::{Counted, Dying, SimXen};
+use super::{Counted, Domain, Dying, SimXen};
 use crate::bytes::{index, put_u32, put_u64, u16_at, u32_at, u64_at};
 
 const POPULATE_PHYSMAP: u64 = 6;
@@ -49,8 +49,9 @@ impl SimXen {
         if is_too_long || begun_at >= count || !self.domains.contains_key(&domid) {
             return Ok(begun_at);
         }
-        /// The machine has one NUMA node, and no populate-on-demand.
-        const FLAGS_KNOWN: u32 = 0xff00 | 1 << 17;
+        const ON_DEMAND: u32 = 1 << 16;
+        /// The machine has one NUMA node.
+        const FLAGS_KNOWN: u32 = 0xff00 | 1 << 17 | ON_DEMAND;
         let is_other_node = flags >> 17 & 1 != 0 && flags >> 8 & 0xff != 1;
         if order > ORDER_MAX || flags & !FLAGS_KNOWN != 0 || is_other_node {
             return Ok(begun_at);
@@ -63,6 +64,12 @@ impl SimXen {
             }
             let at = list + extent * 8;
             let first = u64_at(arena.get(at, 8)?, 0);
+            if flags & ON_DEMAND != 0 {
+                if !self.mark_on_demand(domid, first, order) {
+                    return Ok(extent);
+                }
+                continue;
+            }
             let Some(mfn) = self.populate_extent(domid, first, order) else {
                 return Ok(extent);
             };
@@ -75,37 +82,40 @@ impl SimXen {
 
     fn populate_extent(&mut self, domid: DomId, first: u64, order: u32) -> Option<u64> {
         let pages = 1_u64 << order;
+        let domain = self.domains.get_mut(&domid)?;
+        let has_room = domain.pages + pages <= domain.pages_max;
+        if domain.dying != Dying::Alive || first & (pages - 1) != 0 || !has_room {
+            return None;
+        }
+        if domain.is_translated() && !domain.take_paging_tables(first, order) {
+            return None;
+        }
+        let mfn = self.take_memory(domid, first, order)?;
+        let domain = self.domains.get_mut(&domid)?;
+        domain.extents.push((mfn, pages));
+        domain.map_physical(first, pages, mfn);
+        self.spend(300 + pages * 12);
+        Some(mfn)
+    }
+
+    /// Memory for a domain, from its claim if it has one.
+    pub(super) fn take_memory(&mut self, domid: DomId, first: u64, order: u32) -> Option<u64> {
+        let pages = 1_u64 << order;
         let is_unclaimed = self.is_unclaimed(pages);
         let domain = self.domains.get_mut(&domid)?;
-        if domain.dying != Dying::Alive
-            || first & (pages - 1) != 0
-            || domain.pages + pages > domain.pages_max
-        {
+        if domain.pages + pages > domain.pages_max {
             return None;
         }
         // The domain's own claim is used if it covers the whole extent.
         if !is_unclaimed && domain.pages_claimed < pages {
             return None;
         }
-        let mut tables = Vec::new();
-        if domain.is_translated() {
-            tables = paging_tables(first, order);
-            tables.retain(|table| !domain.paging_tables.contains(table));
-            let needed = domain.paging_tables.len() + tables.len();
-            if needed as u64 > domain.paging_pool_bytes >> xen::PAGE_SHIFT {
-                return None;
-            }
-        }
         let mfn = self.frames.allocate(domid, first, order, Counted::Yes)?;
         let domain = self.domains.get_mut(&domid)?;
-        domain.paging_tables.extend(tables);
         domain.pages += pages;
-        domain.extents.push((mfn, pages));
-        domain.map_physical(first, pages, mfn);
         let consumed = pages.min(domain.pages_claimed);
         domain.pages_claimed -= consumed;
         self.pages_claimed -= consumed;
-        self.spend(300 + pages * 12);
         Some(mfn)
     }
 
@@ -180,6 +190,20 @@ impl SimXen {
         let bytes = arena.get(u64_at(argument, 16), index(entries.into()) * ENTRY_BYTES)?.to_vec();
         self.live(domid)?.e820 = bytes;
         Ok(0)
+    }
+}
+
+impl Domain {
+    /// Tables for an extent, from the paging pool. False if that has no room for them.
+    pub(super) fn take_paging_tables(&mut self, first: u64, order: u32) -> bool {
+        let mut tables = paging_tables(first, order);
+        tables.retain(|table| !self.paging_tables.contains(table));
+        let needed = self.paging_tables.len() + tables.len();
+        let has_room = needed as u64 <= self.paging_pool_bytes >> PAGE_SHIFT;
+        if has_room {
+            self.paging_tables.extend(tables);
+        }
+        has_room
     }
 }
 

@@ -21,6 +21,7 @@ mod memory;
 mod operator;
 mod pagetable;
 mod physmap;
+mod pod;
 mod policy;
 mod psr;
 mod rival;
@@ -440,15 +441,19 @@ impl SimXen {
     #[must_use]
     pub fn guest_read(&self, domid: DomId, pfn: u64, offset: usize, into: &mut [u8]) -> bool {
         assert!(offset + into.len() <= PAGE_BYTES, "one frame at a time");
-        let Some(mfn) = self.domains.get(&domid).and_then(|domain| domain.mfn_of_pfn(pfn)) else {
-            return false;
-        };
-        self.frames.read(mfn, offset, into);
+        let Some(domain) = self.domains.get(&domid) else { return false };
+        match domain.mfn_of_pfn(pfn) {
+            Some(mfn) => self.frames.read(mfn, offset, into),
+            // It would get memory now, and that is empty.
+            None if domain.pod.has(pfn) => into.fill(0),
+            None => return false,
+        }
         true
     }
 
     /// Writes a domain's own memory as its kernel would. False if there is no such frame.
     pub fn guest_write(&mut self, domid: DomId, pfn: u64, offset: usize, bytes: &[u8]) -> bool {
+        self.demand(domid, pfn);
         let Some(mfn) = self.domains.get(&domid).and_then(|domain| domain.mfn_of_pfn(pfn)) else {
             return false;
         };

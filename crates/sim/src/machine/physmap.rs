@@ -17,6 +17,17 @@ impl Domain {
         self.map_physical(first, count, 0);
         self.physmap.remove(&first);
     }
+
+    /// Takes a machine frame out of its extent. False if the domain does not have it.
+    pub(super) fn take_extent(&mut self, mfn: u64) -> bool {
+        let has = |(first, pages): &(u64, u64)| (*first..first + pages).contains(&mfn);
+        let Some(at) = self.extents.iter().position(has) else { return false };
+        let (first, pages) = self.extents.swap_remove(at);
+        let before = (first, mfn - first);
+        let after = (mfn + 1, first + pages - mfn - 1);
+        self.extents.extend([before, after].into_iter().filter(|(_, pages)| *pages > 0));
+        true
+    }
 }
 
 impl SimXen {
@@ -33,7 +44,7 @@ impl SimXen {
             3 | 4 | 14 => self.count_pages(arena, args),
             7 => self.add_to_physmap(arena, args[1]),
             15 => self.remove_from_physmap(arena, args[1]),
-            16 => self.set_pod_target(arena, args[1]),
+            16 => self.pod_target(arena, args[1]),
             // No page is shared between domains.
             18 | 19 => Ok(0),
             23 => self.add_all_to_physmap(arena, call),
@@ -50,17 +61,14 @@ impl SimXen {
         })
     }
 
-    /// No domain has memory on demand: the target is checked, and changes nothing.
-    fn set_pod_target(&mut self, arena: &mut Arena<'_>, address: u64) -> Result<u64, Errno> {
+    fn pod_target(&mut self, arena: &mut Arena<'_>, address: u64) -> Result<u64, Errno> {
         let argument = arena.get_mut(address, 40)?;
         let domid = DomId(u16_at(argument, 32));
+        self.set_pod_target(domid, u64_at(argument, 0))?;
         let domain = self.domains.get(&domid).ok_or(Errno::ESRCH)?;
-        if !domain.is_translated() || u64_at(argument, 0) > domain.pages_max {
-            return Err(Errno::EINVAL);
-        }
         put_u64(argument, 8, domain.pages);
-        put_u64(argument, 16, 0);
-        put_u64(argument, 24, 0);
+        put_u64(argument, 16, domain.pod.pages_cached());
+        put_u64(argument, 24, domain.pod.entries());
         Ok(0)
     }
 
@@ -98,6 +106,9 @@ impl SimXen {
 
     /// Takes one page from a domain. False if it has none there, or the page is mapped.
     fn take_page(&mut self, domid: DomId, frame: u64) -> bool {
+        if self.return_to_pod(domid, frame) {
+            return true;
+        }
         let Some(mfn) = self.mfn_of_gfn(domid, frame) else { return false };
         if self.frames.is_xens(mfn) || self.frames.is_mapped(mfn) || self.is_table(domid, mfn) {
             return false;
@@ -105,13 +116,9 @@ impl SimXen {
         let Some(pfn) = self.frames.pfn(mfn) else { return false };
         let Some(domain) = self.domains.get_mut(&domid) else { return false };
         let pfn = if domain.is_translated() { frame } else { pfn };
-        let at =
-            domain.extents.iter().position(|(first, pages)| (*first..first + pages).contains(&mfn));
-        let Some(at) = at else { return false };
-        let (first, pages) = domain.extents.swap_remove(at);
-        let before = (first, mfn - first);
-        let after = (mfn + 1, first + pages - mfn - 1);
-        domain.extents.extend([before, after].into_iter().filter(|(_, pages)| *pages > 0));
+        if !domain.take_extent(mfn) {
+            return false;
+        }
         domain.unmap_physical(pfn, 1);
         domain.pages -= 1;
         // In these releases claims follow a domain's pages rather than its allocations.

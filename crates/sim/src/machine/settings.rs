@@ -132,9 +132,15 @@ impl Domain {
         }
     }
 
+    /// Whether it was allowed ports or frames of the machine.
+    pub(super) fn has_hardware(&self) -> bool {
+        !self.settings.frames_allowed.is_empty() || !self.settings.ports_allowed.is_empty()
+    }
+
     /// One more than its highest guest frame.
     pub(super) fn pfn_end(&self) -> u64 {
-        self.physmap.iter().next_back().map_or(0, |(first, (count, _))| first + count)
+        let end = self.physmap.iter().next_back().map_or(0, |(first, (count, _))| first + count);
+        end.max(self.pod.end())
     }
 }
 
@@ -706,6 +712,7 @@ impl SimXen {
         for entry in 0..count {
             let frame = u64_at(arena.get(list + entry * 8, 8)?, 0);
             // Xen's own pages are not the domain's memory, wherever it has mapped them.
+            self.demand(domid, frame);
             let owned = self.mfn_of_gfn(domid, frame).filter(|mfn| !self.frames.is_xens(*mfn));
             let domain = self.live(domid)?;
             let kind = match owned {

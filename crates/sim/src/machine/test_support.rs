@@ -3,7 +3,7 @@
 use xen::{DomId, Uuid};
 
 use super::domain::Creation;
-use super::{Counted, MachineConfig, SimXen};
+use super::{Counted, Domain, MachineConfig, SimXen};
 use crate::faults::Faults;
 
 pub(super) fn host() -> SimXen {
@@ -12,10 +12,21 @@ pub(super) fn host() -> SimXen {
 }
 
 pub(super) fn create(xen: &mut SimXen) -> DomId {
+    create_with_flags(xen, 0)
+}
+
+/// A PVH domain that may have so many pages.
+pub(super) fn create_translated(xen: &mut SimXen, pages_max: u64) -> DomId {
+    let domid = create_with_flags(xen, Domain::HVM | Domain::HAP);
+    xen.domains.get_mut(&domid).unwrap().pages_max = pages_max;
+    domid
+}
+
+fn create_with_flags(xen: &mut SimXen, flags: u32) -> DomId {
     let domid = xen.choose_domid(DomId::ANY).unwrap();
     let creation = Creation {
         handle: Uuid::default(),
-        flags: 0,
+        flags,
         emulation: 0,
         vcpus_max: 1,
         evtchn_port_max: 1023,

@@ -129,6 +129,33 @@ fn a_vm_is_saved_and_goes_on_where_it_was_in_another_domain() {
 }
 
 #[test]
+fn a_vm_with_memory_on_demand_is_saved_with_what_its_balloon_driver_left() {
+    for words in ["sim.kind=linux", "sim.kind=unikernel"] {
+        let (mut lab, first) = started(3, &(vm("pvh", words) + "maxmem = 24\n"));
+        let pages = |lab: &Lab, domid| {
+            let machine = lab.host.machine().get();
+            let domain = machine.domain(domid).unwrap();
+            (domain.pages, domain.pages_mapped())
+        };
+        let (has, mapped) = pages(&lab, first);
+        // 8 MiB and the special pages; most of it is not used yet.
+        assert!((2048..2060).contains(&has) && mapped < 1100, "{has} {mapped}");
+        lab.ask(save_request(AfterSave::Running));
+        assert_eq!(pages(&lab, first).0, has);
+        lab.destroy("one");
+        let again = restore(&mut lab).unwrap();
+        assert_goes_on_elsewhere(&mut lab, again);
+        // One without that driver has more frames than memory, and all of them are saved.
+        let is_more = words == "sim.kind=unikernel";
+        assert_eq!(pages(&lab, again).0, if is_more { has + 16 * 256 } else { has });
+        let pages_max = lab.host.machine().get().domain(again).unwrap().pages_max;
+        assert_eq!(pages_max, 9 * 256);
+        lab.destroy("one");
+        lab.assert_nothing_left();
+    }
+}
+
+#[test]
 fn a_vm_that_is_saved_may_go_on_or_be_paused() {
     for kind in ["pvh", "pv"] {
         for (after, expected) in

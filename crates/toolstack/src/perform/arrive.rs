@@ -144,8 +144,8 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         self.check_model(config)?;
         if incoming.speaks == Speaks::Xl {
             let loaded = self.receive_from_xl(config, incoming, domain, monitor);
-            xen_build::end_claim(&mut self.xen, domain.domain.domid);
-            return loaded;
+            let finished = self.finish_loading(config, domain.domain.domid);
+            return loaded.and_then(|loaded| finished.map(|()| loaded));
         }
         let mut with = self.converse(incoming.channel)?;
         let mut arriving = Arriving {
@@ -164,8 +164,8 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         };
         let loaded = self.take_in(&mut arriving, &mut with, monitor);
         self.host.forget_lanes(incoming.transfer);
-        xen_build::end_claim(&mut self.xen, domain.domain.domid);
-        loaded
+        let finished = self.finish_loading(config, domain.domain.domid);
+        loaded.and_then(|loaded| finished.map(|()| loaded))
     }
 
     fn take_in(
@@ -220,7 +220,7 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
                     return Err(arriving.failure(what));
                 }
             }
-            let total = restored(arriving.config).pages_max().div_ceil(PAGES_PER_MIB);
+            let total = restored(arriving.config).pages().div_ceil(PAGES_PER_MIB);
             let done = (arriving.pages / PAGES_PER_MIB).min(total);
             if monitor.reached(Part { done, total, unit: "MiB" }) == ControlFlow::Break(()) {
                 return Err(Failure(cancelled));
@@ -256,7 +256,7 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         let mut model = ModelRecords::default();
         let mut pages = 0;
         let mut flow = Flow::from(self.xen.now_ns());
-        let total = restored(config).pages_max().div_ceil(PAGES_PER_MIB);
+        let total = restored(config).pages().div_ceil(PAGES_PER_MIB);
         while !parser.has_ended() {
             let item = parser.next(with.input()).map_err(|error| wrong(&error))?;
             let record = match item {

@@ -108,13 +108,24 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
             FileFormat::Xylem => self.load_own(file, &source, load, monitor),
             FileFormat::Xl => self.load_xl(file, &source, load, monitor),
         };
-        xen_build::end_claim(&mut self.xen, domid);
+        let finished = self.finish_loading(config, domid);
         let (loaded, model) = loaded?;
+        finished?;
         if let Some(id) = domain.generation_id {
             self.tell_generation(domid, id)?;
         }
         let model = model.finish(config).map_err(|why| failure(path, why))?;
         Ok(LoadedVm { built: built(loaded), model })
+    }
+
+    /// However loading a domain's memory went.
+    pub(super) fn finish_loading(
+        &mut self,
+        config: &VmConfig,
+        domid: DomId,
+    ) -> Result<(), Failure> {
+        let finished = xen_build::finish_restored(&mut self.xen, domid, &restored(config));
+        finished.map_err(|error| failure(config.origin.at("memory"), error))
     }
 
     /// Reads the newest copy of each page, in any order.

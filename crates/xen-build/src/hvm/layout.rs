@@ -22,6 +22,7 @@ const HIGH_PFN: u64 = 0x10_0000;
 const PAGES_MAX: u64 = 1 << 28;
 /// VGA memory, which the device model emulates.
 const VGA_PFNS: Range<u64> = 0xa0..0xc0;
+pub(super) const VGA_PAGES: u64 = VGA_PFNS.end - VGA_PFNS.start;
 /// Xen's copy of the memory map begins here; below, the loader decides.
 const LOW_PFN: u64 = 0x100;
 
@@ -68,7 +69,7 @@ pub(super) struct HvmLayout {
 
 impl HvmLayout {
     pub(super) fn plan(config: &HvmConfig<'_>) -> Result<Self, BuildError> {
-        let pages = config.ram_pages();
+        let pages = config.ram_pages_max();
         if pages > PAGES_MAX {
             let (memory_mib, max_mib) = (mib_of(pages), mib_of(PAGES_MAX));
             return Err(BuildError::MemoryTooLarge { memory_mib, max_mib });
@@ -82,7 +83,7 @@ impl HvmLayout {
         let acpi_pfn = start_info_pfn + pages_of(START_INFO_BYTES as u64);
         let smbios_pfn = acpi_pfn + pages_of(config.acpi_tables.len() as u64);
         let end_pfn = smbios_pfn + pages_of(config.smbios_structures.len() as u64);
-        if end_pfn > ram_low.end {
+        if end_pfn > ram_low.end.min(config.ram_pages()) {
             return Err(BuildError::MemoryTooSmall {
                 memory_mib: config.memory_pages >> (20 - PAGE_SHIFT),
                 needed_mib: mib_of(end_pfn + config.video_pages),
@@ -111,12 +112,13 @@ impl HvmLayout {
         }
     }
 
-    /// The frames to allocate.
+    /// The frames of its RAM.
     pub(super) fn ram(&self) -> [Range<u64>; 3] {
         [0..VGA_PFNS.start, VGA_PFNS.end..self.ram_low.end, self.ram_high.clone()]
     }
 
-    /// The memory map that Xen shows to the loader, which derives the guest's from it.
+    /// The memory map that Xen shows to the loader, which derives the guest's from it: all memory
+    /// that the guest may have, also what it does not begin with.
     pub(super) fn e820(&self) -> Vec<E820Entry> {
         let ram = |pfns: Range<u64>| E820Entry {
             address: pfns.start << PAGE_SHIFT,

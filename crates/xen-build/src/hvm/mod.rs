@@ -13,7 +13,8 @@ use xen::{DomId, HvmParam, Hypervisor, PAGE_BYTES, PAGE_SHIFT, Xen};
 
 use crate::context::{self, MemoryTypes};
 use crate::memory::{
-    FrameNames, Loader, claim, mib_of, pages_of, populate, populate_special, unclaim,
+    FrameNames, Loader, claim, mib_of, pages_of, populate, populate_on_demand, populate_special,
+    unclaim,
 };
 use crate::{
     BuildError, Built, Channels, EXTRA_PAGES, Monitor, Needs, TscMode, grant_rings,
@@ -59,6 +60,15 @@ impl HvmConfig<'_> {
     fn ram_pages(&self) -> u64 {
         self.memory_pages.saturating_sub(self.video_pages)
     }
+
+    fn ram_pages_max(&self) -> u64 {
+        self.memory_pages_max.saturating_sub(self.video_pages)
+    }
+
+    /// Whether the guest finds more frames than it has memory for: all that it may have.
+    fn is_on_demand(&self) -> bool {
+        self.memory_pages < self.memory_pages_max
+    }
 }
 
 /// As [`check`](crate::check), for an HVM domain.
@@ -90,11 +100,11 @@ fn plan(config: &HvmConfig<'_>) -> Result<HvmLayout, BuildError> {
     HvmLayout::plan(config)
 }
 
-/// Sets a new domain's limits and claims its memory. After this its device model, which allocates
-/// memory too, may be started.
+/// Sets a new domain's limits, claims its memory and gives it memory on demand. After this its
+/// device model, which allocates memory too, may be started.
 ///
 /// # Errors
-/// [`BuildError`] if a hypercall fails.
+/// [`BuildError`] if a hypercall fails, which leaves no claim.
 pub fn prepare_hvm<H: Hypervisor>(
     xen: &mut Xen<H>,
     domid: DomId,
@@ -107,9 +117,14 @@ pub fn prepare_hvm<H: Hypervisor>(
     let pool_bytes = pvh::paging_pool_bytes(config.vcpus, config.memory_pages_max);
     pvh::set_paging_pool(xen, domid, pool_bytes)?;
     // Early, so that nothing else uses it up; the device model's video memory is part of the claim.
-    let ram_pages: u64 = layout.ram().iter().map(|pfns| pfns.end - pfns.start).sum();
+    let ram_pages = config.ram_pages().saturating_sub(layout::VGA_PAGES);
     let special_pages = IOREQ_SERVER_PAGES + SPECIAL_PAGES;
-    claim(xen, domid, ram_pages + special_pages + config.video_pages)
+    claim(xen, domid, ram_pages + special_pages + config.video_pages)?;
+    if config.is_on_demand() {
+        let given = populate_on_demand(xen, domid, &layout.ram(), ram_pages);
+        given.inspect_err(|_| unclaim(xen, domid))?;
+    }
+    Ok(())
 }
 
 /// Builds the domain, which stays paused. The caller's part is as for [`build`](crate::build); it sets the parameters of
@@ -141,7 +156,9 @@ fn build_claimed<H: Hypervisor>(
             .map_err(refused("set the time stamp counter mode"))?;
     }
     xen.set_memory_map(domid, &layout.e820()).map_err(refused("set the memory map"))?;
-    populate(xen, domid, &layout.ram(), monitor, |_, _| {})?;
+    if !config.is_on_demand() {
+        populate(xen, domid, &layout.ram(), monitor, |_, _| {})?;
+    }
     special_pages(xen, domid)?;
 
     let info = layout.info(config.vcpus, config.apic);

@@ -46,8 +46,8 @@ pub(crate) struct PvhLayout {
 
 impl PvhLayout {
     pub(crate) fn plan(config: &BuildConfig<'_>) -> Result<Self, BuildError> {
-        if config.memory_pages > PAGES_MAX {
-            let (memory_mib, max_mib) = (mib_of(config.memory_pages), mib_of(PAGES_MAX));
+        if config.memory_pages_max > PAGES_MAX {
+            let (memory_mib, max_mib) = (mib_of(config.memory_pages_max), mib_of(PAGES_MAX));
             return Err(BuildError::MemoryTooLarge { memory_mib, max_mib });
         }
         let entry = config.kernel.notes().phys32_entry.ok_or(ImageError::NoPvhEntry)?;
@@ -56,15 +56,15 @@ impl PvhLayout {
             let value = entry.into();
             return Err(ImageError::Note { note: "PHYS32_ENTRY", value }.into());
         }
-        let ram_low = 0..config.memory_pages.min(HOLE_PFN);
-        let ram_high = HIGH_PFN..HIGH_PFN + (config.memory_pages - ram_low.end);
+        let ram_low = 0..config.memory_pages_max.min(HOLE_PFN);
+        let ram_high = HIGH_PFN..HIGH_PFN + (config.memory_pages_max - ram_low.end);
         let ramdisk_bytes = config.ramdisk.map_or(0, <[u8]>::len) as u64;
         let shimmed_pfn = pages_of(extent.end);
         let shimmed_bytes = config.shimmed.map_or(0, |it| it.image.len()) as u64;
         let ramdisk_pfn = shimmed_pfn + pages_of(shimmed_bytes);
         let start_info_pfn = ramdisk_pfn + pages_of(ramdisk_bytes);
         let end_pfn = start_info_pfn + pages_of(super::start::bytes_max(config) as u64);
-        if end_pfn > ram_low.end {
+        if end_pfn > ram_low.end.min(config.memory_pages) {
             return Err(BuildError::MemoryTooSmall {
                 memory_mib: config.memory_pages >> (20 - PAGE_SHIFT),
                 needed_mib: mib_of(end_pfn),
@@ -83,7 +83,13 @@ impl PvhLayout {
         })
     }
 
-    /// The memory map, for Xen and for the guest.
+    /// The frames of its RAM.
+    pub(crate) fn ram(&self) -> [Range<u64>; 2] {
+        [self.ram_low.clone(), self.ram_high.clone()]
+    }
+
+    /// The memory map, for Xen and for the guest: all memory that it may have, also what it does not
+    /// begin with. Linux takes what the map lacks of its maximum off each target of its balloon.
     pub(crate) fn e820(&self) -> Vec<E820Entry> {
         let entry = |pfns: &Range<u64>, kind| E820Entry {
             address: pfns.start << PAGE_SHIFT,

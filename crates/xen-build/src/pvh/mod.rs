@@ -9,7 +9,9 @@ use alloc::vec;
 use xen::{DomId, Errno, HvmParam, Hypervisor, PAGE_BYTES, PAGE_SHIFT, Xen};
 
 use crate::context::{self, MemoryTypes};
-use crate::memory::{FrameNames, Loader, claim, pages_of, populate, populate_special};
+use crate::memory::{
+    FrameNames, Loader, claim, pages_of, populate, populate_on_demand, populate_special, unclaim,
+};
 use crate::{
     BuildConfig, BuildError, Built, Channels, Monitor, Tables, acpi, grant_rings,
     identity_page_table,
@@ -34,14 +36,20 @@ pub(crate) fn paging_pool_pages(config: &BuildConfig<'_>) -> u64 {
     pages_of(paging_pool_bytes(config.vcpus, config.memory_pages_max))
 }
 
-/// Also gives it its paging pool, which is not part of the claim.
+/// Also gives it its paging pool, which is not part of the claim, and memory on demand.
 pub(crate) fn claim_memory<H: Hypervisor>(
     xen: &mut Xen<H>,
     domid: DomId,
     config: &BuildConfig<'_>,
 ) -> Result<(), BuildError> {
     set_paging_pool(xen, domid, paging_pool_bytes(config.vcpus, config.memory_pages_max))?;
-    claim(xen, domid, config.memory_pages + SPECIAL_PFNS.len() as u64)
+    claim(xen, domid, config.memory_pages + SPECIAL_PFNS.len() as u64)?;
+    if config.is_on_demand() {
+        let ram = PvhLayout::plan(config)?.ram();
+        let given = populate_on_demand(xen, domid, &ram, config.memory_pages);
+        given.inspect_err(|_| unclaim(xen, domid))?;
+    }
+    Ok(())
 }
 
 pub(crate) fn build<H: Hypervisor>(
@@ -55,8 +63,9 @@ pub(crate) fn build<H: Hypervisor>(
     let refused = |action| move |errno| BuildError::Hypercall { action, domid, errno };
     let e820 = layout.e820();
     xen.set_memory_map(domid, &e820).map_err(refused("set the memory map"))?;
-    let ram = [layout.ram_low.clone(), layout.ram_high.clone()];
-    populate(xen, domid, &ram, monitor, |_, _| {})?;
+    if !config.is_on_demand() {
+        populate(xen, domid, &layout.ram(), monitor, |_, _| {})?;
+    }
     special_pages(xen, domid, config.vcpus)?;
 
     let start_info_bytes = start::start_info(config, &layout, &e820);

@@ -20,6 +20,8 @@ pub(crate) struct Fake {
     pub(crate) order_max: u32,
     /// Free pages.
     pub(crate) pages_left: u64,
+    /// Pages of the domain that it takes on demand.
+    pub(crate) on_demand: u64,
     /// Pages that are claimed and not yet populated.
     pub(crate) claimed: u64,
     next_frame: u64,
@@ -162,14 +164,33 @@ impl Fake {
         Ok(0)
     }
 
+    fn take(&mut self, pages: u64) {
+        self.pages_left -= pages;
+        assert!(self.claimed >= pages, "memory is claimed before it is taken");
+        self.claimed -= pages;
+    }
+
+    fn set_pod_target(&mut self, pages: u64) -> Result<u64, Errno> {
+        assert!(self.owned.is_empty(), "it is the first memory of the domain");
+        let more = pages - self.on_demand;
+        assert!(more <= 1 << 18, "1 GiB at a time");
+        if more > self.pages_left {
+            return Err(Errno::ENOMEM);
+        }
+        self.take(more);
+        self.on_demand = pages;
+        Ok(0)
+    }
+
     fn populate(&mut self, argument: u64) -> u64 {
+        const ON_DEMAND: u32 = 1 << 16;
         let (list, asked) = (self.u64(argument), self.u64(argument + 8));
-        let order = self.u32(argument + 16);
+        let (order, flags) = (self.u32(argument + 16), self.u32(argument + 20));
         let mut given = 0;
         while given < asked && order <= self.order_max && self.pages_left >= 1 << order {
-            self.pages_left -= 1 << order;
-            assert!(self.claimed >= 1 << order, "memory is claimed before it is taken");
-            self.claimed -= 1 << order;
+            if flags & ON_DEMAND == 0 {
+                self.take(1 << order);
+            }
             // Adjacent frames of the domain are not adjacent in the machine.
             let machine = self.next_frame.next_multiple_of(1 << order);
             self.next_frame = machine + (2 << order);
@@ -200,6 +221,7 @@ impl Hypervisor for Fake {
             (Op::Sysctl, _) => Err(Errno::EACCES),
             (Op::Domctl, call) => self.domctl(call),
             (Op::Memory, 6) => Ok(self.populate(args[1])),
+            (Op::Memory, 16) => self.set_pod_target(self.u64(args[1])),
             (Op::Memory, 24) => {
                 self.claimed = self.u64(args[1] + 8);
                 Ok(0)

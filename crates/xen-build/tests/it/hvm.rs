@@ -189,3 +189,30 @@ fn a_damaged_loader_never_panics() {
     let low = HvmLoader::parse(&loader_file(0x8_0000, 0x8_0000)).unwrap_err();
     assert!(low.to_string().contains("has a segment in the first MiB"), "{low}");
 }
+
+#[test]
+fn memory_that_it_does_not_begin_with_is_in_its_map_and_comes_on_demand() {
+    let loader = HvmLoader::parse(&loader_file(LOADER_AT, LOADER_AT)).unwrap();
+    let more = HvmConfig { memory_pages_max: 136 * 256, ..config(&loader, &[1; 4096], 72) };
+    let guest = Guest::build(&more);
+    // Neither the screen's memory nor the hole for it is part of it.
+    assert_eq!(guest.fake.on_demand, 64 * 256 - 0x20);
+    let info = guest.fake.read(0x9f800, 48);
+    assert_eq!(u32::from_le_bytes(info[20..24].try_into().unwrap()), 128 * 256);
+    let frames = guest.fake.frames();
+    assert_eq!(frames.iter().filter(|frame| **frame < 0xf0000).count(), 128 * 256 - 0x20);
+    assert_eq!(guest.fake.memory_max_kib, (72 + 2) * 1024);
+    // What is left of the claim is the screen's.
+    assert_eq!(guest.fake.claimed, 8 * 256);
+}
+
+#[test]
+fn memory_on_demand_that_the_host_does_not_have_leaves_no_claim() {
+    let loader = HvmLoader::parse(&loader_file(LOADER_AT, LOADER_AT)).unwrap();
+    let mut xen: Xen<Fake> = Fake::xen(true);
+    xen.hypervisor().pages_left = 1 << 18;
+    let more = HvmConfig { memory_pages_max: 8 << 18, ..config(&loader, &[1; 4096], 4096) };
+    let refused = prepare_hvm(&mut xen, DOMAIN, &more).unwrap_err();
+    assert!(matches!(refused, BuildError::HostMemory { got_pages: 0x4_0000, .. }), "{refused:?}");
+    assert_eq!(xen.hypervisor().claimed, 0);
+}

@@ -150,3 +150,31 @@ fn a_32_bit_kernel_starts_as_a_64_bit_one_does() {
         assert_eq!((guest.fake.register(640), guest.built.entry), (0x10_1014, 0x10_1014));
     }
 }
+
+#[test]
+fn memory_that_it_does_not_begin_with_is_in_its_map_and_comes_on_demand() {
+    let kernel = KernelImage::parse(&kernels::linux().bytes()).unwrap();
+    let more =
+        BuildConfig { memory_pages_max: 5000 * 256, ..config(DomainKind::Pvh, &kernel, 2048) };
+    let guest = Guest::build(&more);
+    assert_eq!((guest.fake.on_demand, guest.built.pages), (2048 * 256, 2048 * 256));
+    let map = guest.fake.memory_map.chunks_exact(20);
+    let ram = map.filter(|entry| entry[16] == 1).map(|entry| {
+        [&entry[..8], &entry[8..16]].map(|word| u64::from_le_bytes(word.try_into().unwrap()))
+    });
+    assert_eq!(ram.collect::<Vec<_>>(), [[0, 4032 << 20], [4 << 30, 968 << 20]]);
+    let frames =
+        guest.fake.frames().iter().filter(|frame| !(0xfc000..0x10_0000).contains(*frame)).count();
+    assert_eq!(frames, 5000 * 256);
+    assert_eq!(guest.fake.memory_max_kib, 2049 << 10);
+    // All that was claimed is taken.
+    assert_eq!(guest.fake.claimed, 0);
+}
+
+#[test]
+fn a_kernel_must_fit_into_the_memory_that_it_begins_with() {
+    let kernel = KernelImage::parse(&kernels::linux().bytes()).unwrap();
+    let small = BuildConfig { memory_pages_max: 64 * 256, ..config(DomainKind::Pvh, &kernel, 8) };
+    let refused = xen_build::check(&small).unwrap_err();
+    assert!(refused.to_string().starts_with("memory = 8 MiB is too little"), "{refused}");
+}
