@@ -10,6 +10,7 @@ mod consoles;
 mod daemon;
 mod mirror;
 mod options;
+mod own_writes;
 mod problem;
 mod routes;
 mod running;

@@ -77,6 +77,8 @@ pub(crate) struct News {
 pub(crate) struct Mirror {
     table: RwLock<Table<Key, Arc<Kept>>>,
     news: watch::Sender<News>,
+    /// The daemon's cursor, up to which all is here.
+    told: watch::Sender<Option<String>>,
     /// Of this process.
     instance: String,
 }
@@ -96,7 +98,8 @@ impl Mirror {
         let offline = Some("xylemd has not been reached yet".to_owned());
         let (news, _) = watch::channel(News { offline, ..News::default() });
         let table = RwLock::new(Table::after(Revision(0), REMOVALS_MAX));
-        Self { table, news, instance }
+        let (told, _) = watch::channel(None);
+        Self { table, news, told, instance }
     }
 
     /// What tells an answer's state from that of another one at the same address, here or in another process.
@@ -106,6 +109,10 @@ impl Mirror {
 
     pub(crate) fn watch(&self) -> watch::Receiver<News> {
         self.news.subscribe()
+    }
+
+    pub(crate) fn told(&self) -> watch::Receiver<Option<String>> {
+        self.told.subscribe()
     }
 
     pub(crate) fn read<T>(&self, read: impl FnOnce(&Table<Key, Arc<Kept>>) -> T) -> T {
@@ -207,6 +214,7 @@ impl Mirror {
         drop(table);
         // What is told while a newcomer is told all is told as a whole.
         if objects.is_last {
+            self.told.send_replace(follower.cursor.clone());
             self.news.send_if_modified(|news| std::mem::replace(news, now.clone()) != now);
         }
     }

@@ -22,6 +22,7 @@ use axum::{Router, middleware};
 
 use crate::admit::admit;
 use crate::mirror::Class;
+use crate::own_writes::settle;
 use crate::problem::Problem;
 use crate::sampler::count;
 use crate::shared::Shared;
@@ -35,10 +36,7 @@ const BODY_BYTES_MAX: usize = 1 << 20;
 
 /// Who sends what where; what is none of these is for `rest`.
 pub(crate) fn router(shared: &Arc<Shared>, rest: Option<Router>) -> Router {
-    let known = Router::new()
-        .route("/v1/events", get(events::events))
-        .route("/metrics", get(metrics::scrape))
-        .route("/v1/history", get(metrics::history))
+    let objects = Router::new()
         .route("/v1/objects", get(objects::changes))
         .route("/v1/vms", get(objects::all(Class::Vm)))
         .route("/v1/vms/{vm}", get(objects::vm))
@@ -49,6 +47,12 @@ pub(crate) fn router(shared: &Arc<Shared>, rest: Option<Router>) -> Router {
         .route("/v1/domains", get(objects::all(Class::Domain)))
         .route("/v1/srs", get(objects::all(Class::Sr)))
         .route("/v1/operations", get(objects::all(Class::Operation)))
+        .layer(from_fn_with_state(Arc::clone(shared), settle));
+    let known = Router::new()
+        .merge(objects)
+        .route("/v1/events", get(events::events))
+        .route("/metrics", get(metrics::scrape))
+        .route("/v1/history", get(metrics::history))
         .route("/v1/operations/{id}", get(requests::operation))
         .route("/v1/requests/{op}", post(requests::ask))
         .route("/v1/tasks", get(tasks::list))

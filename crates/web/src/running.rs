@@ -59,6 +59,7 @@ pub(crate) fn start(shared: &Arc<Shared>, asks: Asks, request: Request) -> Optio
         let result = run(&shared, number, &request, asks.role).await;
         let words = result.as_ref().map_or_else(ToString::to_string, |_| "ok".to_owned());
         if Role::needed(&request) > Role::Viewer {
+            shared.own_writes.note(&asks.who);
             shared.audit.note(
                 &asks.who,
                 &asks.from,

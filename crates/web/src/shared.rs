@@ -11,6 +11,7 @@ use tokio::sync::Semaphore;
 use crate::audit::Audit;
 use crate::daemon::Daemon;
 use crate::mirror::Mirror;
+use crate::own_writes::OwnWrites;
 use crate::running::Running;
 use crate::sampler::Metrics;
 use crate::serve::Open;
@@ -46,6 +47,7 @@ pub(crate) struct Shared {
     pub(crate) turns: Turns,
     pub(crate) consoles: Turns,
     pub(crate) audit: Audit,
+    pub(crate) own_writes: OwnWrites,
     pub(crate) metrics: Metrics,
     pub(crate) open: Open,
     pub(crate) readers: Arc<Semaphore>,
@@ -79,6 +81,7 @@ impl Shared {
             turns: Turns::new(REQUESTS_MAX, "requests in progress; wait for one"),
             consoles: Turns::new(CONSOLES_MAX, "consoles open; close one"),
             audit,
+            own_writes: OwnWrites::default(),
             metrics: Metrics::default(),
             open: Open::default(),
             readers: Arc::new(Semaphore::new(READERS_MAX)),

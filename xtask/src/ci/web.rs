@@ -15,8 +15,13 @@ const BROWSER: (&str, &str) = ("/usr/bin/chromium", "chromium");
 const VMS: u32 = 300;
 /// Random clicks, in seconds, and their seed.
 const CLICKS: [&str; 4] = ["--clicks", "30", "--seed", "7"];
-/// Packages of PyPI that are clients, or check what clients read.
-const OF_PYPI: [&str; 2] = ["XenAPI", "openapi-spec-validator"];
+/// Packages of PyPI that are clients, check what clients read, or make clients of it; with the module of each.
+const OF_PYPI: [(&str, &str); 4] = [
+    ("XenAPI", "XenAPI"),
+    ("openapi-spec-validator", "openapi_spec_validator"),
+    ("openapi-python-client==0.29.1", "openapi_python_client"),
+    ("mypy==2.4.1", "mypy"),
+];
 /// The VM that clients of XenAPI turn on and off.
 const TRIED: &str = "tried";
 
@@ -73,26 +78,56 @@ pub(super) fn clients() -> Result<()> {
     run(script("lifecycle.py").args([&host.url, "admin", admin, TRIED]))?;
     run(script("roles.py").args([&host.url, "operator", operator, "viewer", viewer, TRIED]))?;
     let node = trials.join("node");
-    run(Command::new("npm")
-        .args(["ci", "--no-audit", "--no-fund", "--loglevel=error"])
-        .current_dir(&node))?;
+    npm(&node, &["ci", "--no-audit", "--no-fund", "--loglevel=error"])?;
     for transport in ["json-rpc", "xml-rpc"] {
         let mut command = Command::new("node");
         command.arg("follow.mjs").args([&host.url, "admin", admin, TRIED]).arg(transport);
         run(command.current_dir(&node))?;
     }
-    Ok(())
+    generated(&python, &document, &[&host.url, admin, TRIED])
+}
+
+/// Clients that generators make of the document, checked by their languages' compilers, and used.
+fn generated(python: &Path, document: &Path, arguments: &[&str]) -> Result<()> {
+    let trials = workspace().join("crates/web/clients");
+    let made = lab::target_directory()?.join("python-client");
+    std::fs::create_dir_all(&made)?;
+    let mut generator = Command::new(python);
+    generator.args(["-m", "openapi_python_client", "generate", "--meta", "none", "--overwrite"]);
+    generator.arg("--fail-on-warning").arg("--path").arg(document);
+    generator.arg("--config").arg(trials.join("python/generator.yml"));
+    run(generator.arg("--output-path").arg(made.join("xylem_client")))?;
+    let script = trials.join("python/use.py");
+    let with_client = |words: &[&str]| {
+        let mut command = Command::new(python);
+        command.args(words).arg(&script).env("PYTHONPATH", &made).env("MYPYPATH", &made);
+        command.env("PYTHONDONTWRITEBYTECODE", "1");
+        command
+    };
+    run(with_client(&["-m", "mypy", "--strict", "--cache-dir=/dev/null"]).current_dir(&made))?;
+    run(with_client(&[]).args(arguments))?;
+
+    let folder = trials.join("typescript");
+    npm(&folder, &["ci", "--no-audit", "--no-fund", "--loglevel=error"])?;
+    let document = document.to_str().context("the document's name is no text")?;
+    npm(&folder, &["exec", "--", "openapi-typescript", document, "-o", "generated/xylem.d.ts"])?;
+    npm(&folder, &["exec", "--", "tsc", "-p", "."])?;
+    run(Command::new("node").arg("build/use.js").args(arguments).current_dir(&folder))
+}
+
+fn npm(folder: &Path, words: &[&str]) -> Result<()> {
+    run(Command::new("npm").args(words).current_dir(folder))
 }
 
 /// Python with the packages that clients need, in an environment of its own.
 fn python() -> Result<PathBuf> {
     let folder = lab::target_directory()?.join("python");
     let python = folder.join("bin/python3");
-    let works = |module: &str| {
+    let works = |(_, module): &(&str, &str)| {
         let found = Command::new(&python).args(["-c", &format!("import {module}")]).output();
         found.is_ok_and(|output| output.status.success())
     };
-    if works("XenAPI") && works("openapi_spec_validator") {
+    if OF_PYPI.iter().all(works) {
         return Ok(python);
     }
     let make = || Command::new("python3").args(["-m", "venv"]).arg(&folder).output();
@@ -106,7 +141,7 @@ fn python() -> Result<PathBuf> {
         );
     }
     let words = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check"];
-    run(Command::new(&python).args(words).args(OF_PYPI))?;
+    run(Command::new(&python).args(words).args(OF_PYPI.map(|(package, _)| package)))?;
     Ok(python)
 }
 

@@ -1,5 +1,8 @@
 //! The description of all this for tools (OpenAPI 3.1), made from the types that are sent.
 
+mod named;
+mod words;
+
 use std::sync::OnceLock;
 
 use api::{
@@ -30,6 +33,8 @@ pub(crate) async fn document() -> Response {
 struct Document {
     schemas: SchemaGenerator,
     paths: Map<String, Value>,
+    /// Schemas that no type has.
+    own: Map<String, Value>,
 }
 
 /// The whole document.
@@ -38,7 +43,9 @@ pub(crate) fn build() -> Value {
         it.definitions_path = "/components/schemas".into();
         it.meta_schema = None;
     });
-    let mut document = Document { schemas: settings.into_generator(), paths: Map::new() };
+    let (paths, own) = (Map::new(), Map::new());
+    let mut document = Document { schemas: settings.into_generator(), paths, own };
+    document.add_answers();
     document.add_objects();
     document.add_actions();
     document.add_consoles();
@@ -46,9 +53,11 @@ pub(crate) fn build() -> Value {
     document.add_tasks();
     document.add_sessions();
     document.add_numbers();
-    let Document { mut schemas, paths } = document;
+    let Document { mut schemas, mut paths, own } = document;
     let mut components: Map<String, Value> = schemas.take_definitions(true);
-    components.insert("Problem".to_owned(), problem());
+    components.extend(own);
+    named::name_all(&mut components);
+    components.values_mut().chain(paths.values_mut()).for_each(words::make_plain);
     json!({
         "openapi": "3.1.0",
         "info": {
@@ -73,20 +82,8 @@ pub(crate) fn build() -> Value {
 
 const DESCRIPTION: &str = "Objects are read from a copy of the host's state, which follows it within a fraction of a second; \
     the rest is asked of xylemd. Errors are application/problem+json, and their detail is what xy would print. \
+    A request with Accept: application/x-ndjson is answered by the daemon's lines as they come, of which the last is ok or error. \
     Who logs in by a cookie sends the header Xylem-Request with everything but GET.";
-
-fn problem() -> Value {
-    json!({
-        "type": "object",
-        "required": ["type", "title", "status", "detail"],
-        "properties": {
-            "type": { "type": "string" },
-            "title": { "type": "string" },
-            "status": { "type": "integer" },
-            "detail": { "type": "string", "description": "What is wrong, and with what." },
-        },
-    })
-}
 
 fn parameter(place: &str, name: &str, description: &str) -> Value {
     json!({
@@ -99,9 +96,11 @@ fn parameter(place: &str, name: &str, description: &str) -> Value {
 }
 
 fn list_parameters() -> Vec<Value> {
+    let mut limit = parameter("query", "limit", "So many at most.");
+    limit["schema"] = json!({ "type": "integer", "minimum": 1 });
     vec![
         parameter("query", "fields", "Only these, with commas between them."),
-        parameter("query", "limit", "So many at most."),
+        limit,
         parameter(
             "query",
             "after",
@@ -122,23 +121,88 @@ fn change_parameters() -> Vec<Value> {
     ]
 }
 
-const REQUEST_HEADERS: [(&str, &str); 3] = [
+const REQUEST_HEADERS: [(&str, &str); 2] = [
     (
         "Idempotency-Key",
         "A request that is sent again with its key is answered and not done again, for a day.",
     ),
     ("Prefer", "respond-async: answered at once by a task."),
-    (
-        "Accept",
-        "application/x-ndjson: the daemon's lines as they come, of which the last is ok or error.",
-    ),
 ];
 
 fn request_parameters() -> Vec<Value> {
     REQUEST_HEADERS.map(|(name, what)| parameter("header", name, what)).to_vec()
 }
 
+/// A schema by its name.
+fn named(name: &str) -> Value {
+    json!({ "$ref": format!("#/components/schemas/{name}") })
+}
+
 impl Document {
+    /// What requests are answered by.
+    fn add_answers(&mut self) {
+        let reply = self.schema::<Reply>();
+        let progress = self.schema::<api::Progress>();
+        let text = json!({ "type": "string" });
+        let answers = [
+            (
+                "Problem",
+                &["type", "title", "status", "detail"][..],
+                json!({
+                    "type": text,
+                    "title": text,
+                    "status": { "type": "integer" },
+                    "detail": { "type": "string", "description": "What is wrong, and with what." },
+                }),
+            ),
+            ("Done", &["ok"][..], json!({ "ok": reply })),
+            (
+                "Started",
+                &["task"][..],
+                json!({ "task": { "type": "string", "description": "Where the task is." } }),
+            ),
+            (
+                "Task",
+                &["id", "what", "who", "started_unix_ms", "status"][..],
+                json!({
+                    "id": text,
+                    "what": { "type": "string", "description": "The request, such as create." },
+                    "who": text,
+                    "started_unix_ms": { "type": "integer" },
+                    "ended_unix_ms": { "type": ["integer", "null"] },
+                    "status": { "type": "string", "enum": ["pending", "success", "failure", "cancelled"] },
+                    "progress": { "anyOf": [progress, { "type": "null" }] },
+                    "result": { "anyOf": [reply, { "type": "null" }] },
+                    "detail": { "type": ["string", "null"], "description": "Why it failed." },
+                }),
+            ),
+        ];
+        for (name, required, properties) in answers {
+            let schema =
+                json!({ "type": "object", "required": required, "properties": properties });
+            self.own.insert(name.to_owned(), schema);
+        }
+    }
+
+    /// Of a request: when it is done, and when it is to go on as a task.
+    fn responses(&mut self) -> Value {
+        let line = self.schema::<Answer>();
+        json!({
+            "200": {
+                "description": "Done.",
+                "content": {
+                    "application/json": { "schema": named("Done") },
+                    "application/x-ndjson": { "schema": line },
+                },
+            },
+            "202": {
+                "description": "In progress, as a task.",
+                "headers": { "Location": { "schema": { "type": "string" } } },
+                "content": { "application/json": { "schema": named("Started") } },
+            },
+        })
+    }
+
     fn schema<T: JsonSchema>(&mut self) -> Schema {
         self.schemas.subschema_for::<T>()
     }
@@ -155,13 +219,14 @@ impl Document {
         responses["default"] = json!({
             "description": "It was not done.",
             "content": {
-                "application/problem+json": { "schema": { "$ref": "#/components/schemas/Problem" } },
+                "application/problem+json": { "schema": named("Problem") },
             },
         });
         call["responses"] = responses;
         let id: Vec<_> =
             path.split(['/', '{', '}', '.']).filter(|it| !matches!(*it, "" | "v1")).collect();
         call["operationId"] = json!(format!("{method}-{}", id.join("-")));
+        call["tags"] = json!([id[0]]);
         let place = self.paths.entry(path).or_insert_with(|| json!({}));
         place[method] = call;
     }
@@ -225,7 +290,6 @@ impl Document {
     }
 
     fn add_actions(&mut self) {
-        let answer = json!({ "type": "object", "required": ["ok"], "properties": { "ok": self.schema::<Reply>() } });
         let mut parameters = request_parameters();
         parameters.push(parameter("path", "vm", "A VM's UUID, name or domid."));
         let mut action = parameter("path", "action", "What to do.");
@@ -245,8 +309,9 @@ impl Document {
             "summary": "Does something with a VM.",
             "parameters": parameters,
             "requestBody": { "content": { "application/json": { "schema": body } } },
+            "responses": self.responses(),
         });
-        self.add("post", "/v1/vms/{vm}/{action}", call, Some(answer));
+        self.add("post", "/v1/vms/{vm}/{action}", call, None);
     }
 
     fn add_consoles(&mut self) {
@@ -282,8 +347,6 @@ impl Document {
 
     /// A call for each request of the local protocol.
     fn add_requests(&mut self) {
-        let reply = self.schema::<Reply>();
-        let line = self.schema::<Answer>();
         let request = self.schemas.root_schema_for::<Request>();
         let kinds = request.get("oneOf").and_then(Value::as_array).cloned().unwrap_or_default();
         for kind in kinds {
@@ -297,53 +360,14 @@ impl Document {
                 "description": description,
                 "parameters": request_parameters(),
                 "requestBody": { "content": { "application/json": { "schema": without_op(kind) } } },
-                "responses": {
-                    "200": {
-                        "description": "Done.",
-                        "content": {
-                            "application/json": {
-                                "schema": { "type": "object", "required": ["ok"], "properties": { "ok": reply } },
-                            },
-                            "application/x-ndjson": { "schema": line },
-                        },
-                    },
-                    "202": {
-                        "description": "In progress, as a task.",
-                        "headers": { "Location": { "schema": { "type": "string" } } },
-                        "content": {
-                            "application/json": {
-                                "schema": {
-                                    "type": "object",
-                                    "required": ["task"],
-                                    "properties": { "task": { "type": "string" } },
-                                },
-                            },
-                        },
-                    },
-                },
+                "responses": self.responses(),
             });
             self.add("post", &path, call, None);
         }
     }
 
     fn add_tasks(&mut self) {
-        let progress = self.schema::<api::Progress>();
-        let reply = self.schema::<Reply>();
-        let task = json!({
-            "type": "object",
-            "required": ["id", "what", "who", "started_unix_ms", "status"],
-            "properties": {
-                "id": { "type": "string" },
-                "what": { "type": "string", "description": "The request, such as create." },
-                "who": { "type": "string" },
-                "started_unix_ms": { "type": "integer" },
-                "ended_unix_ms": { "type": ["integer", "null"] },
-                "status": { "enum": ["pending", "success", "failure", "cancelled"] },
-                "progress": { "anyOf": [progress, { "type": "null" }] },
-                "result": { "anyOf": [reply, { "type": "null" }] },
-                "detail": { "type": ["string", "null"], "description": "Why it failed." },
-            },
-        });
+        let task = named("Task");
         let call = json!({ "summary": "Tasks of this client; for an admin, of all." });
         self.add("get", "/v1/tasks", call, Some(json!({ "type": "array", "items": task })));
         let parameters = json!([parameter("path", "id", "The task's number.")]);

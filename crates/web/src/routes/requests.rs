@@ -354,6 +354,7 @@ fn lines(follow: Follow) -> Result<Response, Problem> {
 /// Requests that only look are not in the log.
 fn note_change(shared: &Shared, caller: &Caller, request: &Request, result: &str) {
     if Role::needed(request) > Role::Viewer {
+        shared.own_writes.note(&caller.who.name);
         note(shared, caller, request, result);
     }
 }

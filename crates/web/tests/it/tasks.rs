@@ -93,3 +93,26 @@ fn the_lines_of_the_local_protocol_come_as_they_are() {
     assert!(matches!(last, api::Answer::Ok(api::Reply::Created(_))), "{last:?}");
     assert!(first.iter().any(|it| matches!(it, api::Answer::Progress(_))), "{first:?}");
 }
+
+#[test]
+fn a_client_reads_what_it_has_changed() {
+    let folder = Folder::new();
+    let socket = folder.path("sock");
+    host_at(&socket, 1);
+    let web = Web::before(&socket, &[]);
+    assert_eq!(web.post("/v1/requests/create", Role::Admin, CREATE).0, 200);
+    let state = |role: Role| {
+        let (status, vm) = web.get("/v1/vms/n", Some(role));
+        assert_eq!(status, 200, "{vm}");
+        vm["state"].clone()
+    };
+    for (action, becomes) in [("pause", "paused"), ("unpause", "running")].repeat(4) {
+        assert_eq!(web.post(&format!("/v1/vms/n/{action}"), Role::Admin, "").0, 200);
+        assert_eq!(state(Role::Admin), becomes);
+    }
+    let headers = [("prefer", "respond-async")];
+    let begun = web.send("POST", "/v1/vms/n/pause", Some(Role::Admin), &headers, "");
+    let task = begun.headers()["location"].to_str().unwrap().to_owned();
+    assert_eq!(ended(&web, &task, Role::Admin)["status"], "success");
+    assert_eq!(state(Role::Admin), "paused");
+}
