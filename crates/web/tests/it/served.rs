@@ -125,7 +125,6 @@ impl Web {
         // What it says later is not to fill the pipe.
         std::thread::spawn(move || lines.for_each(drop));
         let agent = Agent::config_builder()
-            .timeout_global(Some(Duration::from_secs(60)))
             .http_status_as_error(false)
             .timeout_global(Some(Duration::from_secs(60)))
             .max_idle_connections(0)
