@@ -1,16 +1,8 @@
-# Memory of a PVH Linux guest that may have more than it begins with: what its balloon driver makes of it is what it
-# makes of it when xl starts it, also after a save and a restore.
+# lab-addition: hvm
+# Memory of Linux guests that may have more than they begin with: what the balloon driver makes of it is what it makes of it
+# when xl starts the guest, also after a save and a restore. For instance: lab run memory, or of one kind: memory pvh
 . /lab/lib.sh
 start_xylemd
-cat >/tmp/more.cfg <<END
-name = 'more'
-type = 'pvh'
-memory = 160
-maxmem = 448
-kernel = '/guest/vmlinuz'
-ramdisk = '/guest/initramfs'
-extra = 'quiet $FAST_BOOT console=hvc0'
-END
 mib() { xl list more | awk 'NR == 2 { print $3 }'; }
 # told MIB: prints that if the guest has it within a minute, give or take a MiB, or else what it has then.
 told() {
@@ -25,30 +17,43 @@ life() {
     done
     echo "$has"
 }
-free=$(xl info | awk '/^free_memory/ { print $3 }')
+free() { xl info | awk '/^free_memory/ { print $3 }'; }
 
-check "create" xy create -q /tmp/more.cfg
-check "Linux runs" console_wait more 'XYLEM-GUEST: ready' 300
-ours=$(life xy)
-echo "-- save and restore"
-check "save" xy save more /tmp/more.saved
-check "restore" xy restore /tmp/more.saved
-restored=$(life xy)
-check "it still runs" xy shutdown -w more
-xy list
+# one TYPE LINES...
+one() {
+    kind=$1
+    shift
+    echo "== $kind"
+    {
+        echo "name = 'more'"
+        echo "type = '$kind'"
+        echo "memory = 160"
+        echo "maxmem = 448"
+        echo "kernel = '/guest/vmlinuz'"
+        echo "ramdisk = '/guest/initramfs'"
+        for lab_line in "$@"; do echo "$lab_line"; done
+    } >/tmp/more.cfg
+    begun=$(free)
+    check "create" xy create -q /tmp/more.cfg
+    check "Linux runs" console_wait more 'XYLEM-GUEST: ready' 600
+    ours=$(life xy)
+    check "save" xy save more /tmp/more.saved
+    check "restore" xy restore /tmp/more.saved
+    restored=$(life xy)
+    check "it still runs" xy shutdown -w more
+    echo "-- the same by xl"
+    check "create" xl create -q /tmp/more.cfg
+    check "Linux runs" console_wait more 'XYLEM-GUEST: ready' 600
+    xls=$(life xl)
+    xl destroy more
+    echo "MiB after the start, mem-set 128, 320, 160: ours $ours; restored $restored; xl's $xls"
+    check "it gets what it is told" [ "$ours" = "160 128 320 160" ]
+    check "as with xl" [ "$ours" = "$xls" ]
+    check "restored, too" [ "$restored" = "$ours" ]
+    check "nothing is left" wait_for "[ \$(free) -ge $((begun - 2)) ]" 20
+}
 
-echo "-- the same by xl"
-check "create" xl create -q /tmp/more.cfg
-check "Linux runs" console_wait more 'XYLEM-GUEST: ready' 300
-xls=$(life xl)
-check "save" xl save more /tmp/xl.saved
-check "restore" xl restore /tmp/xl.saved
-xls_restored=$(life xl)
-xl destroy more
-echo "MiB after the start, mem-set 128, 320, 160: ours $ours; restored $restored; xl's $xls; restored $xls_restored"
-check "it gets what it is told" [ "$ours" = "160 128 320 160" ]
-check "as with xl" [ "$ours" = "$xls" ]
-check "restored, too" [ "$restored" = "$xls_restored" ]
-
-echo "-- afterwards"
-check "nothing is left" wait_for "[ \$(xl info | awk '/^free_memory/ { print \$3 }') -ge $((free - 2)) ]" 20
+words="quiet $FAST_BOOT console=hvc0"
+[ "${1:-pvh}" = pvh ] && one pvh "extra = '$words'"
+[ "${1:-hvm}" = hvm ] && one hvm "extra = '$words'" "vnc = 0"
+exit 0
