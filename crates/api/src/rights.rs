@@ -69,6 +69,7 @@ impl Role {
             | Request::Info
             | Request::Counters
             | Request::Activity
+            | Request::Traffic
             | Request::Vms
             | Request::Events { .. }
             | Request::Objects { .. }

@@ -19,6 +19,7 @@ mod render;
 mod saved;
 mod sched;
 mod storage;
+pub mod traffic;
 mod tuning;
 mod vms;
 
@@ -162,6 +163,9 @@ pub trait Daemon {
     /// What was done so far, and how long it took.
     fn activity(&self) -> api::Activity;
 
+    /// What domains have read, written, received and sent, as this host's backends count. It may be a second old.
+    fn traffic(&self) -> api::Traffic;
+
     /// Which daemon this is.
     fn pong(&self) -> api::Pong;
 
@@ -297,6 +301,7 @@ impl Service<'_> {
             Request::Info => self.info(),
             Request::Host(request) => self.host(request),
             Request::Activity => Ok(api::Reply::Activity(self.daemon.activity())),
+            Request::Traffic => Ok(api::Reply::Traffic(self.daemon.traffic())),
             request @ (Request::Define(_)
             | Request::Undefine { .. }
             | Request::Vms
