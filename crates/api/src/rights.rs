@@ -112,14 +112,12 @@ impl Role {
             | Request::KeyboardAttach { .. }
             | Request::KeyboardDetach { .. }
             | Request::Tune(_)
+            | Request::Sched(SchedRequest::Change { .. })
             // Passwords of VNC and SPICE are among these.
             | Request::Configs { .. }
             | Request::ConfigText { .. } => Self::Admin,
             Request::Limits(changes) => Self::if_it_only_looks(*changes == LimitChanges::default()),
-            Request::Sched(request) => {
-                Self::if_it_only_looks(!matches!(request, SchedRequest::Change { .. }))
-            }
-            Request::Peer(PeerRequest::Key | PeerRequest::List) => Self::Viewer,
+            Request::Sched(_) | Request::Peer(PeerRequest::Key | PeerRequest::List) => Self::Viewer,
             Request::Peer(_) => Self::Admin,
             Request::Checkpoint(request) => {
                 Self::if_it_only_looks(matches!(request, CheckpointRequest::CheckpointList { .. }))

@@ -33,6 +33,9 @@ impl Device {
 /// Bytes in and out: counted, or in a second.
 type Pair<T> = (T, T);
 
+/// Devices with their rates, where these are known.
+pub(crate) type DeviceRates = Vec<(Device, Option<Pair<f64>>)>;
+
 /// What counters said, by domain and device.
 #[derive(Debug, Default)]
 pub(crate) struct Counted {
@@ -54,15 +57,11 @@ impl Counted {
 
     /// Of each device, and its rates since `before`, if that can be said: not of one that was not there, nor of one whose
     /// counters have begun anew.
-    pub(crate) fn rates(
-        &self,
-        before: &Self,
-        at_most_ns: u64,
-    ) -> BTreeMap<u16, Vec<(Device, Option<Pair<f64>>)>> {
+    pub(crate) fn rates(&self, before: &Self, at_most_ns: u64) -> BTreeMap<u16, DeviceRates> {
         let elapsed_ns = self.at_ns.saturating_sub(before.at_ns);
         let is_near = (1..=at_most_ns).contains(&elapsed_ns);
         let per_second = |bytes: u64| number(bytes) * 1e9 / number(elapsed_ns);
-        let mut rates: BTreeMap<u16, Vec<_>> = BTreeMap::new();
+        let mut rates: BTreeMap<u16, DeviceRates> = BTreeMap::new();
         for ((domid, device), (read, written)) in &self.bytes {
             let since = || {
                 let (read_then, written_then) =
@@ -96,12 +95,7 @@ impl Devices {
     }
 
     /// Takes in the rates at a time. `room` is for how many devices more there is room.
-    pub(crate) fn put(
-        &mut self,
-        now_s: u64,
-        rates: Vec<(Device, Option<Pair<f64>>)>,
-        room: &mut usize,
-    ) {
+    pub(crate) fn put(&mut self, now_s: u64, rates: DeviceRates, room: &mut usize) {
         let there: BTreeSet<Device> = rates.iter().map(|(device, _)| device.clone()).collect();
         for (device, rate) in rates {
             if !self.0.contains_key(&device) {

@@ -91,6 +91,8 @@ families! {
     WEB_READERS = gauge("xylem_web_event_readers", &[], "Clients that read events.");
     WEB_REQUESTS = counter("xylem_web_requests", &["route", "status"], "Requests of clients to xylem-web.");
     WEB_PACED = counter("xylem_web_paced", &[], "Requests refused because their client asks too often.");
+    TRACES = counter("xylem_traces", &["outcome"], "Operations that have ended, as traces: sent, refused by the collector, overflowed, or missed.");
+    TRACES_WAITING = gauge("xylem_traces_waiting", &[], "Traces that wait to be sent.");
     HISTORY_VMS = gauge("xylem_history_vms", &[], "VMs of which there is a history.");
     HISTORY_BYTES = gauge("xylem_history_bytes", &[], "Memory of the history.").of("bytes");
 }

@@ -78,6 +78,9 @@ pub struct Own {
     pub requests: BTreeMap<(String, u16), u64>,
     /// Requests refused because their client asks too often.
     pub paced: u64,
+    /// Operations exported as traces, by outcome.
+    pub traces: [(&'static str, u64); 4],
+    pub traces_waiting: usize,
     pub history_vms: usize,
     pub history_bytes: usize,
 }

@@ -203,6 +203,11 @@ fn web(text: &mut Text, own: &Own) {
         samples.put(&labels, number(*times));
     }
     text.family(&f::WEB_PACED).value(number(own.paced));
+    let mut samples = text.family(&f::TRACES);
+    for (outcome, times) in own.traces {
+        samples.put(&Labels::of("outcome", outcome), number(times));
+    }
+    text.family(&f::TRACES_WAITING).value(count(own.traces_waiting));
     text.family(&f::HISTORY_VMS).value(count(own.history_vms));
     text.family(&f::HISTORY_BYTES).value(count(own.history_bytes));
 }

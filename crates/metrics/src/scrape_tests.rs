@@ -98,7 +98,8 @@ fn sample() -> Sample {
 
 fn own() -> Own {
     let requests = [(("/metrics".to_owned(), 200), 9)].into();
-    Own { release: "1.2.3", requests, ..Own::default() }
+    let traces = [("sent", 4), ("refused", 1), ("overflowed", 0), ("missed", 0)];
+    Own { release: "1.2.3", requests, traces, ..Own::default() }
 }
 
 #[test]

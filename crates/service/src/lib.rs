@@ -300,8 +300,7 @@ impl Service<'_> {
             Request::Limits(changes) => self.limits(changes),
             Request::Info => self.info(),
             Request::Host(request) => self.host(request),
-            Request::Activity => Ok(api::Reply::Activity(self.daemon.activity())),
-            Request::Traffic => Ok(api::Reply::Traffic(self.daemon.traffic())),
+            it @ (Request::Activity | Request::Traffic | Request::Counters) => Ok(self.counts(&it)),
             request @ (Request::Define(_)
             | Request::Undefine { .. }
             | Request::Vms
@@ -315,7 +314,6 @@ impl Service<'_> {
             Request::Operations => self.operations(),
             Request::Trace { target } => self.trace(target),
             Request::Storage(request) => self.storage_reply(request),
-            Request::Counters => Ok(self.counters()),
         }
     }
 
@@ -463,9 +461,17 @@ impl Service<'_> {
         }
     }
 
-    fn counters(&self) -> api::Reply {
-        let cost = render::cost(&self.daemon.totals());
-        api::Reply::Counters(api::Counters { cost, ..Default::default() })
+    /// What the daemon counts by itself, without the machine.
+    fn counts(&self, request: &Request) -> api::Reply {
+        match request {
+            Request::Activity => api::Reply::Activity(self.daemon.activity()),
+            Request::Traffic => api::Reply::Traffic(self.daemon.traffic()),
+            Request::Counters => {
+                let cost = render::cost(&self.daemon.totals());
+                api::Reply::Counters(api::Counters { cost, ..Default::default() })
+            }
+            other => unreachable!("{other:?} is answered elsewhere"),
+        }
     }
 
     /// Applies the given changes and returns all limits.

@@ -75,6 +75,8 @@ pub(crate) fn own(shared: &Shared) -> Own {
         readers: READERS_MAX.saturating_sub(shared.readers.available_permits()),
         requests: lock(&shared.metrics.requests).clone(),
         paced: shared.metrics.paced.load(Ordering::Relaxed),
+        traces: shared.traces.outcomes(),
+        traces_waiting: shared.traces.waiting(),
         history_vms,
         history_bytes,
     }

@@ -14,6 +14,7 @@ use crate::mirror::Mirror;
 use crate::running::Running;
 use crate::sampler::Metrics;
 use crate::serve::Open;
+use crate::traces::Traces;
 use crate::turns::{CONSOLES_MAX, REQUESTS_MAX, Turns};
 
 /// Of what a client may ask for in a second, so many times as much at once.
@@ -47,6 +48,7 @@ pub(crate) struct Shared {
     pub(crate) consoles: Turns,
     pub(crate) audit: Audit,
     pub(crate) metrics: Metrics,
+    pub(crate) traces: Traces,
     pub(crate) open: Open,
     pub(crate) readers: Arc<Semaphore>,
     pub(crate) passwords: Semaphore,
@@ -80,6 +82,7 @@ impl Shared {
             consoles: Turns::new(CONSOLES_MAX, "consoles open; close one"),
             audit,
             metrics: Metrics::default(),
+            traces: Traces::default(),
             open: Open::default(),
             readers: Arc::new(Semaphore::new(READERS_MAX)),
             passwords: Semaphore::new(PASSWORDS_MAX),
