@@ -36,7 +36,7 @@ const EDGES: [(&str, &[&str]); 34] = [
     ("live", &[]),
     ("gate", &["api"]),
     ("metrics", &["api"]),
-    ("web", &["api", "gate", "live", "metrics", "service-manager", "xen", "xenapi"]),
+    ("web", &["api", "gate", "live", "metrics", "service-manager", "timeline", "xen", "xenapi"]),
     ("disk-image", &[]),
     ("xen", &[]),
     ("xenstore", &["xen"]),

@@ -14,6 +14,7 @@ use crate::psr::{PsrHardware, PsrSamples, PsrShares};
 use crate::request::is_unset;
 use crate::sched::SchedPool;
 use crate::storage::{ImageRow, SrRow, VdiList};
+use crate::traffic::Traffic;
 use crate::vms::{StartedAll, StateChanges, VmRow};
 
 /// One line from the daemon. [`Answer::Ok`] and [`Answer::Error`] end the request.
@@ -118,6 +119,7 @@ pub enum Reply {
     },
     Counters(Counters),
     Activity(Activity),
+    Traffic(Traffic),
     Defined {
         uuid: String,
     },

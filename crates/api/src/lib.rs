@@ -20,6 +20,7 @@ mod request;
 mod rights;
 mod sched;
 mod storage;
+mod traffic;
 mod tuning;
 mod vms;
 mod wire;
@@ -52,6 +53,7 @@ pub use request::{
 pub use rights::Role;
 pub use sched::{SchedPool, SchedRequest, SchedRow, Scheduler, VcpuBudget};
 pub use storage::{ImageRow, SrRow, StorageRequest, VdiList, VdiRow, VdiUser};
+pub use traffic::{DiskTraffic, Traffic, VifTraffic};
 pub use tuning::{ConfigUpdate, Trigger, TuneRequest};
 pub use vms::{Define, StartFailure, StartedAll, StateChange, StateChanges, VmRow, VmStatus};
 pub use wire::{

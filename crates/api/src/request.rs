@@ -405,6 +405,9 @@ pub enum Request {
     Counters,
     /// Answered by [`Reply::Activity`](crate::Reply::Activity).
     Activity,
+    /// What domains have read, written, received and sent so far. Answered by
+    /// [`Reply::Traffic`](crate::Reply::Traffic).
+    Traffic,
     /// Answered by [`Reply::Defined`](crate::Reply::Defined) when the file is durable.
     Define(Define),
     /// Answered by [`Reply::Done`](crate::Reply::Done). A running domain continues.

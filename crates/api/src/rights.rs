@@ -69,6 +69,7 @@ impl Role {
             | Request::Info
             | Request::Counters
             | Request::Activity
+            | Request::Traffic
             | Request::Vms
             | Request::Events { .. }
             | Request::Objects { .. }
@@ -111,14 +112,12 @@ impl Role {
             | Request::KeyboardAttach { .. }
             | Request::KeyboardDetach { .. }
             | Request::Tune(_)
+            | Request::Sched(SchedRequest::Change { .. })
             // Passwords of VNC and SPICE are among these.
             | Request::Configs { .. }
             | Request::ConfigText { .. } => Self::Admin,
             Request::Limits(changes) => Self::if_it_only_looks(*changes == LimitChanges::default()),
-            Request::Sched(request) => {
-                Self::if_it_only_looks(!matches!(request, SchedRequest::Change { .. }))
-            }
-            Request::Peer(PeerRequest::Key | PeerRequest::List) => Self::Viewer,
+            Request::Sched(_) | Request::Peer(PeerRequest::Key | PeerRequest::List) => Self::Viewer,
             Request::Peer(_) => Self::Admin,
             Request::Checkpoint(request) => {
                 Self::if_it_only_looks(matches!(request, CheckpointRequest::CheckpointList { .. }))

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use crate::text::{Family, Kind};
 
 const DOMAIN: &[&str] = &["vm", "uuid", "domid"];
+const DEVICE: &[&str] = &["vm", "uuid", "domid", "device"];
 
 const fn gauge(name: &'static str, labels: &'static [&'static str], help: &'static str) -> Family {
     Family { name, kind: Kind::Gauge, unit: None, labels, help }
@@ -57,6 +58,18 @@ families! {
     DOMAIN_VCPUS = gauge("xylem_domain_vcpus", DOMAIN, "Virtual CPUs that are online.");
     DOMAIN_STATE = gauge("xylem_domain_state", &["vm", "uuid", "domid", "state"], "1 for the state that the domain is in.");
     DOMAIN_OPERATIONS = gauge("xylem_domain_operations", DOMAIN, "Operations in progress on the VM and its devices.");
+    DISK_READ_BYTES = counter("xylem_domain_disk_read_bytes", DEVICE, "What the domain has read from the disk.").of("bytes");
+    DISK_WRITTEN_BYTES = counter("xylem_domain_disk_written_bytes", DEVICE, "What it has written to the disk.").of("bytes");
+    DISK_READS = counter("xylem_domain_disk_reads", DEVICE, "Requests to read from the disk.");
+    DISK_WRITES = counter("xylem_domain_disk_writes", DEVICE, "Requests to write to the disk.");
+    DISK_WAITS = counter("xylem_domain_disk_out_of_requests", DEVICE, "Requests that had to wait because too many were in progress.");
+    NET_RECEIVED_BYTES = counter("xylem_domain_network_receive_bytes", DEVICE, "What the domain has received on the interface.").of("bytes");
+    NET_SENT_BYTES = counter("xylem_domain_network_transmit_bytes", DEVICE, "What it has sent on the interface.").of("bytes");
+    NET_RECEIVED = counter("xylem_domain_network_receive_packets", DEVICE, "Packets that the domain has received.");
+    NET_SENT = counter("xylem_domain_network_transmit_packets", DEVICE, "Packets that it has sent.");
+    NET_RECEIVED_DROPPED = counter("xylem_domain_network_receive_drop", DEVICE, "Packets for the domain that it did not take in time.");
+    NET_SENT_DROPPED = counter("xylem_domain_network_transmit_drop", DEVICE, "Packets of the domain that the host has dropped.");
+    DEVICES_LEFT_OUT = gauge("xylem_domain_devices_left_out", &[], "Disks and interfaces beyond the limit, which have no metrics of their own.");
     STEPS_WAITING = gauge("xylem_steps_waiting", &[], "Steps that wait for a permit.");
     STEPS_UNDER_WAY = gauge("xylem_steps_under_way", &[], "Steps that hold a permit.");
     STEPS_LIMIT = gauge("xylem_steps_limit", &["of"], "Steps that may hold a permit at a time; none if there is no limit.");
@@ -78,6 +91,8 @@ families! {
     WEB_READERS = gauge("xylem_web_event_readers", &[], "Clients that read events.");
     WEB_REQUESTS = counter("xylem_web_requests", &["route", "status"], "Requests of clients to xylem-web.");
     WEB_PACED = counter("xylem_web_paced", &[], "Requests refused because their client asks too often.");
+    TRACES = counter("xylem_traces", &["outcome"], "Operations that have ended, as traces: sent, refused by the collector, overflowed, or missed.");
+    TRACES_WAITING = gauge("xylem_traces_waiting", &[], "Traces that wait to be sent.");
     HISTORY_VMS = gauge("xylem_history_vms", &[], "VMs of which there is a history.");
     HISTORY_BYTES = gauge("xylem_history_bytes", &[], "Memory of the history.").of("bytes");
 }

@@ -1,9 +1,11 @@
 //! What the host and its VMs did, in bounded memory: for pages and clients that have no Prometheus beside them.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
 use api::DomainRow;
 
+use crate::devices::{Counted, DEVICES_MAX, Devices};
 use crate::ring::{Archive, Ring};
 use crate::sample::Sample;
 use crate::text::{bytes, number};
@@ -14,7 +16,7 @@ const GONE_S: u64 = 86_400;
 const VMS_MAX: usize = 4096;
 /// A rate over a longer time than this says nothing about now.
 const RATE_NS_MAX: u64 = 60_000_000_000;
-/// Series of a VM.
+/// Series of a VM besides those of its devices.
 pub const SERIES_MAX: usize = 2;
 
 /// Whose history.
@@ -28,7 +30,7 @@ pub enum Of<'a> {
 /// A value, and what it is called.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Series {
-    pub name: &'static str,
+    pub name: Cow<'static, str>,
     /// `None` where nothing is known.
     pub values: Vec<Option<f32>>,
 }
@@ -45,12 +47,12 @@ pub struct Span {
 /// The host or a VM, with its values by name.
 pub struct Entity<'a> {
     pub of: Of<'a>,
-    rings: Vec<(&'static str, &'a Ring)>,
+    rings: Vec<(Cow<'static, str>, &'a Ring)>,
 }
 
 impl Entity<'_> {
-    pub(crate) fn names(&self) -> impl Iterator<Item = &'static str> {
-        self.rings.iter().map(|(name, _)| *name)
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
+        self.rings.iter().map(|(name, _)| &**name)
     }
 
     pub(crate) fn at(&self, archive: Archive, slot: u64) -> impl Iterator<Item = Option<f32>> {
@@ -62,6 +64,7 @@ impl Entity<'_> {
 struct Vm {
     cpu: Ring,
     memory: Ring,
+    devices: Devices,
     seen_s: u64,
 }
 
@@ -71,6 +74,14 @@ struct Before {
     at_ns: u64,
     /// CPU time by domid, with the UUID: domids are used again.
     cpu_ns: BTreeMap<u16, (String, u64)>,
+    counted: Counted,
+}
+
+impl Before {
+    /// Whether this domain was there. Domids are used again.
+    fn has(&self, row: &DomainRow) -> bool {
+        self.cpu_ns.get(&row.domid).is_some_and(|(uuid, _)| *uuid == row.uuid)
+    }
 }
 
 #[derive(Debug)]
@@ -107,7 +118,13 @@ impl History {
     pub fn bytes(&self) -> usize {
         // A UUID as text, as a key and in what is compared with, and the nodes of the maps.
         const NAMES: usize = 256;
-        3 * Ring::BYTES + self.vms.len() * (SERIES_MAX * Ring::BYTES + NAMES)
+        let of_vms = self.vms.len() * (SERIES_MAX * Ring::BYTES + NAMES);
+        3 * Ring::BYTES + of_vms + self.devices() * Devices::BYTES_EACH
+    }
+
+    /// Disks and interfaces with a history.
+    fn devices(&self) -> usize {
+        self.vms.values().map(|it| it.devices.count()).sum()
     }
 
     /// Takes a sample in. One of a time when the daemon did not answer is to be left out.
@@ -127,13 +144,21 @@ impl History {
             self.memory.put(now_s, number(host.memory_bytes));
             self.memory_free.put(now_s, number(host.memory_free_bytes));
         }
+        let counted = Counted::new(&sample.traffic, sample.traffic_at_ns);
+        let mut rates = counted.rates(&self.before.counted, RATE_NS_MAX);
+        let mut room = self.room_for_devices(now_s);
         let mut taken = BTreeSet::new();
         // A VM that reboots has two domains for a moment; domain 0 is part of the host.
         for row in sample.domains.iter().rev().filter(|it| it.domid != 0 && !it.dying) {
             if !taken.insert(&*row.uuid) || !self.has_room(&row.uuid, now_s) {
                 continue;
             }
-            let new = || Vm { cpu: Ring::new(), memory: Ring::new(), seen_s: now_s };
+            let new = || Vm {
+                cpu: Ring::new(),
+                memory: Ring::new(),
+                devices: Devices::default(),
+                seen_s: now_s,
+            };
             let vm = self.vms.entry(row.uuid.clone()).or_insert_with(new);
             vm.seen_s = now_s;
             vm.memory.put(now_s, bytes(row.mem_kib));
@@ -141,12 +166,27 @@ impl History {
             if let Some(cpu) = busy_ns.and_then(|ns| share(*ns, u64::from(row.vcpus_online))) {
                 vm.cpu.put(now_s, cpu);
             }
+            let mut rates = rates.remove(&row.domid).unwrap_or_default();
+            if !self.before.has(row) {
+                // The counters before were another domain's.
+                rates.iter_mut().for_each(|(_, rate)| *rate = None);
+            }
+            vm.devices.put(now_s, rates, &mut room);
         }
         self.forget(now_s);
         let of = |it: &DomainRow| (it.domid, (it.uuid.clone(), it.cpu_time_ns));
-        self.before =
-            Before { at_ns: sample.at_ns, cpu_ns: sample.domains.iter().map(of).collect() };
+        let cpu_ns = sample.domains.iter().map(of).collect();
+        self.before = Before { at_ns: sample.at_ns, cpu_ns, counted };
         self.last_s = now_s;
+    }
+
+    /// For how many more there is room. Those that are gone make some.
+    fn room_for_devices(&mut self, now_s: u64) -> usize {
+        if self.devices() >= DEVICES_MAX {
+            let since_last = now_s.abs_diff(self.last_s);
+            self.vms.values_mut().for_each(|vm| vm.devices.forget(now_s, since_last));
+        }
+        DEVICES_MAX.saturating_sub(self.devices())
     }
 
     /// CPU time of domains since the sample before, as far as that can be said.
@@ -156,9 +196,8 @@ impl History {
             return BTreeMap::new();
         }
         let since = |row: &DomainRow| {
-            let (uuid, ns) = self.before.cpu_ns.get(&row.domid)?;
-            let is_same = *uuid == row.uuid;
-            Some((row.domid, is_same.then(|| row.cpu_time_ns.checked_sub(*ns)).flatten()?))
+            let (_, ns) = self.before.cpu_ns.get(&row.domid).filter(|_| self.before.has(row))?;
+            Some((row.domid, row.cpu_time_ns.checked_sub(*ns)?))
         };
         sample.domains.iter().filter_map(since).collect()
     }
@@ -176,6 +215,7 @@ impl History {
     fn forget(&mut self, now_s: u64) {
         // What was seen in the future was seen before a clock was set back.
         self.vms.retain(|_, vm| now_s.abs_diff(vm.seen_s) <= GONE_S);
+        self.vms.values_mut().for_each(|vm| vm.devices.forget(now_s, GONE_S));
     }
 
     /// The newest time of which something is known.
@@ -188,13 +228,15 @@ impl History {
     pub fn entity<'a>(&'a self, of: Of<'a>) -> Option<Entity<'a>> {
         let rings = match of {
             Of::Host => vec![
-                ("cpu", &self.cpu),
-                ("memory", &self.memory),
-                ("memory_free", &self.memory_free),
+                ("cpu".into(), &self.cpu),
+                ("memory".into(), &self.memory),
+                ("memory_free".into(), &self.memory_free),
             ],
             Of::Vm(uuid) => {
                 let vm = self.vms.get(uuid)?;
-                vec![("cpu", &vm.cpu), ("memory", &vm.memory)]
+                let of_devices = vm.devices.rings().map(|(name, ring)| (name.into(), ring));
+                let own = [("cpu".into(), &vm.cpu), ("memory".into(), &vm.memory)];
+                own.into_iter().chain(of_devices).collect()
             }
         };
         Some(Entity { of, rings })
@@ -211,7 +253,7 @@ impl History {
         let slots = archive.slots(from_s, self.last_s);
         let series = entity.rings.iter().map(|(name, ring)| {
             let values = slots.clone().map(|slot| ring.at(archive, slot)).collect();
-            Series { name, values }
+            Series { name: name.clone(), values }
         });
         let series = series.collect();
         Some(Span { from_unix_s: archive.end_of(*slots.start()), step_s: archive.step_s, series })

@@ -1,6 +1,6 @@
 //! Of histories.
 
-use api::DomainRow;
+use api::{DiskTraffic, DomainRow, Traffic, VifTraffic};
 use serde_json::Value;
 
 use super::*;
@@ -40,9 +40,9 @@ fn cpu_time_becomes_a_share_of_the_vcpus_and_of_the_host() {
     let span = history.read(Of::Vm(&vm), BEGAN_S, finest).unwrap();
     assert_eq!((span.from_unix_s, span.step_s), (BEGAN_S + 5, 5));
     let cpu = &span.series[0];
-    assert_eq!((cpu.name, &*cpu.values), ("cpu", &[None, Some(0.1), Some(0.1), Some(0.1)][..]));
+    assert_eq!((&*cpu.name, &*cpu.values), ("cpu", &[None, Some(0.1), Some(0.1), Some(0.1)][..]));
     let memory = &span.series[1];
-    assert_eq!((memory.name, memory.values[0]), ("memory", Some(1_048_576.0)));
+    assert_eq!((&*memory.name, memory.values[0]), ("memory", Some(1_048_576.0)));
     let host = history.read(Of::Host, BEGAN_S, finest).unwrap();
     assert_eq!(host.series[0].values[3], Some(0.05));
     assert_eq!(history.read(Of::Vm("none"), 0, finest), None);
@@ -64,6 +64,114 @@ fn a_counter_that_falls_or_is_anothers_gives_no_rate() {
     history.take(&sample(1000, vec![row(1, 9_000_000_000)]));
     let span = history.read(Of::Vm(&row(1, 0).uuid), BEGAN_S + 1000, ARCHIVES[0]).unwrap();
     assert_eq!(span.series[0].values, [None]);
+}
+
+/// A disk and an interface of a domain, after so many bytes.
+fn moved(after_s: u64, domid: u16, bytes: u64) -> Sample {
+    let disk = DiskTraffic {
+        domid,
+        device: "xvda".to_owned(),
+        read_bytes: bytes,
+        written_bytes: 2 * bytes,
+        ..DiskTraffic::default()
+    };
+    let vif = VifTraffic {
+        domid,
+        devid: 3,
+        received_bytes: 3 * bytes,
+        sent_bytes: 4 * bytes,
+        ..VifTraffic::default()
+    };
+    let traffic = Traffic { disks: vec![disk], vifs: vec![vif], ..Traffic::default() };
+    let sample = sample(after_s, vec![row(domid, 0)]);
+    Sample { traffic, traffic_at_ns: sample.at_ns, ..sample }
+}
+
+fn rates(history: &History, uuid: &str) -> BTreeMap<String, Vec<Option<f32>>> {
+    let span = history.read(Of::Vm(uuid), BEGAN_S, ARCHIVES[0]).unwrap();
+    span.series.into_iter().map(|it| (it.name.into_owned(), it.values)).collect()
+}
+
+#[test]
+fn devices_have_rates_under_the_names_of_xapi() {
+    let mut history = History::default();
+    for at in 0..3 {
+        history.take(&moved(at * 5, 1, 1_000_000 + at * 500));
+    }
+    let rates = rates(&history, &row(1, 0).uuid);
+    for (name, rate) in [
+        ("vbd_xvda_read", 100.0),
+        ("vbd_xvda_write", 200.0),
+        ("vif_3_rx", 300.0),
+        ("vif_3_tx", 400.0),
+    ] {
+        assert_eq!(rates[name], [None, Some(rate), Some(rate)], "{name}");
+    }
+    let said: Value =
+        serde_json::from_str(&updates(&history, &ask(BEGAN_S + 5, 5), Form::Json)).unwrap();
+    let read = format!("AVERAGE:vm:{}:vbd_xvda_read", row(1, 0).uuid);
+    assert!(said["meta"]["legend"].as_array().unwrap().contains(&read.into()), "{said}");
+}
+
+#[test]
+fn counters_of_devices_that_begin_anew_give_no_rate() {
+    let mut history = History::default();
+    let mut samples = vec![moved(0, 1, 1000), moved(5, 1, 1500)];
+    // It was unplugged and plugged again, and then it is read from.
+    samples.extend([moved(10, 1, 10), moved(15, 1, 510)]);
+    // The VM boots anew: another domain.
+    let uuid = row(1, 0).uuid;
+    let mut rebooted = moved(20, 2, 1_000_000);
+    rebooted.domains[0].uuid.clone_from(&uuid);
+    samples.push(rebooted);
+    // Its domid is another VM's.
+    samples.push(moved(25, 2, 2_000_000));
+    for sample in &samples {
+        history.take(sample);
+    }
+    let of_first = rates(&history, &uuid);
+    let expected = [None, Some(100.0), None, Some(100.0), None];
+    assert_eq!(of_first["vbd_xvda_read"][..5], expected);
+    // The daemon did not answer for long.
+    history.take(&moved(1000, 2, 900_000_000));
+    let of_second = rates(&history, &row(2, 0).uuid);
+    assert!(of_second["vif_3_tx"].iter().all(Option::is_none), "{of_second:?}");
+}
+
+#[test]
+fn devices_that_come_and_go_have_room_for_so_many_only() {
+    let mut history = History::default();
+    let all = |at: u64| Traffic {
+        vifs: (0..30)
+            .map(|devid| VifTraffic {
+                domid: 1,
+                devid: devid + 20 * u32::try_from(at).unwrap(),
+                ..VifTraffic::default()
+            })
+            .collect(),
+        ..Traffic::default()
+    };
+    for at in 0..5 {
+        let traffic = all(at);
+        history.take(&Sample { traffic, ..sample(at * 5, vec![row(1, 0)]) });
+    }
+    assert_eq!(history.devices(), 32);
+    let names = rates(&history, &row(1, 0).uuid);
+    assert!(names.contains_key("vif_109_rx") && !names.contains_key("vif_5_rx"));
+    // Many VMs with as many each: no more than there may be in all.
+    let vif = |domid: u16, devid: u32| VifTraffic { domid, devid, ..VifTraffic::default() };
+    let many = |from: u16| Traffic {
+        vifs: (from..from + 400).flat_map(|domid| (0..30).map(move |it| vif(domid, it))).collect(),
+        ..Traffic::default()
+    };
+    for (at, from) in [(25, 2), (30, 1002), (35, 1002)] {
+        let domains = (from..from + 400).map(|domid| row(domid, 0)).collect();
+        history.take(&Sample { traffic: many(from), ..sample(at, domains) });
+        assert!((8000..=DEVICES_MAX).contains(&history.devices()), "{}", history.devices());
+    }
+    // Those that are there have made room for themselves.
+    assert!(rates(&history, &row(1400, 0).uuid).contains_key("vif_0_rx"));
+    assert!(history.bytes() < 64_000_000, "{}", history.bytes());
 }
 
 #[test]

@@ -9,6 +9,7 @@
 //! The text is written here and not by `prometheus-client`, which has no summaries: each latency would have to be written
 //! beside it, with labels and escapes of its own, and these are most of the work.
 
+mod devices;
 mod families;
 mod history;
 mod ring;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use api::{Activity, Counters, DomainRow, Info, Limits};
+use api::{Activity, Counters, DomainRow, Info, Limits, Traffic};
 
 const BYTES_PER_MIB: u64 = 1 << 20;
 
@@ -56,6 +56,9 @@ pub struct Sample {
     pub limits: Limits,
     pub counters: Counters,
     pub activity: Activity,
+    pub traffic: Traffic,
+    /// When that was so, of the same clock as `at_ns`.
+    pub traffic_at_ns: u64,
 }
 
 impl Sample {
@@ -75,6 +78,9 @@ pub struct Own {
     pub requests: BTreeMap<(String, u16), u64>,
     /// Requests refused because their client asks too often.
     pub paced: u64,
+    /// Operations exported as traces, by outcome.
+    pub traces: [(&'static str, u64); 4],
+    pub traces_waiting: usize,
     pub history_vms: usize,
     pub history_bytes: usize,
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use api::{Activity, DomainRow, Latency, Limits};
+use api::{Activity, DiskTraffic, DomainRow, Latency, Limits, VifTraffic};
 
 use crate::families as f;
 use crate::sample::{Own, Sample};
@@ -10,6 +10,8 @@ use crate::text::{Family, Format, Labels, Text, bytes, count, number, seconds};
 
 /// Domains that have metrics of their own.
 pub(crate) const DOMAINS_MAX: usize = 4096;
+/// Disks that have metrics of their own, and interfaces.
+pub(crate) const DEVICES_MAX: usize = 8192;
 /// Values of a label that the daemon chooses: kinds of work, hypercalls, counts.
 const VALUES_MAX: usize = 512;
 
@@ -71,6 +73,48 @@ fn domains(text: &mut Text, sample: &Sample) {
     for (labels, row) in &labelled {
         samples.put(labels, number(in_progress(row).unwrap_or_default()));
     }
+    let by_domid: BTreeMap<u16, &Labels> =
+        labelled.iter().map(|(labels, row)| (row.domid, labels)).collect();
+    devices(text, sample, &by_domid);
+}
+
+/// Those of the domains that are shown; of one that has gone meanwhile there is no name.
+fn devices(text: &mut Text, sample: &Sample, domains: &BTreeMap<u16, &Labels>) {
+    let traffic = &sample.traffic;
+    let labels_of =
+        |domid: u16, device: &str| domains.get(&domid).map(|it| it.and("device", device));
+    let disks = traffic.disks.iter().take(DEVICES_MAX);
+    let disks: Vec<(Labels, &DiskTraffic)> =
+        disks.filter_map(|it| Some((labels_of(it.domid, &it.device)?, it))).collect();
+    let mut each = |family: &Family, value: &dyn Fn(&DiskTraffic) -> u64| {
+        let mut samples = text.family(family);
+        for (labels, disk) in &disks {
+            samples.put(labels, number(value(disk)));
+        }
+    };
+    each(&f::DISK_READ_BYTES, &|it| it.read_bytes);
+    each(&f::DISK_WRITTEN_BYTES, &|it| it.written_bytes);
+    each(&f::DISK_READS, &|it| it.reads);
+    each(&f::DISK_WRITES, &|it| it.writes);
+    each(&f::DISK_WAITS, &|it| it.out_of_requests);
+    let vifs = traffic.vifs.iter().take(DEVICES_MAX);
+    let vifs: Vec<(Labels, &VifTraffic)> =
+        vifs.filter_map(|it| Some((labels_of(it.domid, &it.devid.to_string())?, it))).collect();
+    let mut each = |family: &Family, value: &dyn Fn(&VifTraffic) -> u64| {
+        let mut samples = text.family(family);
+        for (labels, vif) in &vifs {
+            samples.put(labels, number(value(vif)));
+        }
+    };
+    each(&f::NET_RECEIVED_BYTES, &|it| it.received_bytes);
+    each(&f::NET_SENT_BYTES, &|it| it.sent_bytes);
+    each(&f::NET_RECEIVED, &|it| it.received_packets);
+    each(&f::NET_SENT, &|it| it.sent_packets);
+    each(&f::NET_RECEIVED_DROPPED, &|it| it.received_dropped);
+    each(&f::NET_SENT_DROPPED, &|it| it.sent_dropped);
+    let beyond = |all: usize| all.saturating_sub(DEVICES_MAX);
+    let left_out = beyond(traffic.disks.len()) + beyond(traffic.vifs.len());
+    text.family(&f::DEVICES_LEFT_OUT).value(count(left_out));
 }
 
 fn labels_of(row: &DomainRow) -> Labels {
@@ -159,6 +203,11 @@ fn web(text: &mut Text, own: &Own) {
         samples.put(&labels, number(*times));
     }
     text.family(&f::WEB_PACED).value(number(own.paced));
+    let mut samples = text.family(&f::TRACES);
+    for (outcome, times) in own.traces {
+        samples.put(&Labels::of("outcome", outcome), number(times));
+    }
+    text.family(&f::TRACES_WAITING).value(count(own.traces_waiting));
     text.family(&f::HISTORY_VMS).value(count(own.history_vms));
     text.family(&f::HISTORY_BYTES).value(count(own.history_bytes));
 }

@@ -2,11 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use api::{Activity, Counters, DomainRow, HypercallRow, Info, Latency, OperationRow, QueueRow};
+use api::{
+    Activity, Counters, DiskTraffic, DomainRow, HypercallRow, Info, Latency, OperationRow,
+    QueueRow, Traffic, VifTraffic,
+};
 
 use crate::FAMILIES;
 use crate::sample::{Host, Own, Sample};
-use crate::scrape::{DOMAINS_MAX, scrape};
+use crate::scrape::{DEVICES_MAX, DOMAINS_MAX, scrape};
 use crate::text::Format;
 
 fn map(pairs: &[(&str, u64)]) -> BTreeMap<String, u64> {
@@ -25,6 +28,31 @@ pub(crate) fn row(domid: u16) -> DomainRow {
         cpu_time_ns: 1_500_000_000,
         ..DomainRow::default()
     }
+}
+
+/// A disk and an interface of each of the first domains.
+fn traffic(domains: u16) -> Traffic {
+    let disk = |domid| DiskTraffic {
+        domid,
+        device: "xvda".to_owned(),
+        read_bytes: 4096,
+        written_bytes: 512,
+        reads: 2,
+        writes: 1,
+        out_of_requests: 5,
+    };
+    let vif = |domid| VifTraffic {
+        domid,
+        devid: 0,
+        received_bytes: 1500,
+        received_packets: 1,
+        received_dropped: 7,
+        sent_bytes: 60,
+        sent_packets: 1,
+        sent_dropped: 0,
+    };
+    let (disks, vifs) = ((1..=domains).map(disk).collect(), (1..=domains).map(vif).collect());
+    Traffic { disks, vifs, ..Traffic::default() }
 }
 
 /// With something of each family.
@@ -63,13 +91,15 @@ fn sample() -> Sample {
             operations: vec![list, never],
             queues: vec![queue],
         },
+        traffic: traffic(2),
         ..Sample::default()
     }
 }
 
 fn own() -> Own {
     let requests = [(("/metrics".to_owned(), 200), 9)].into();
-    Own { release: "1.2.3", requests, ..Own::default() }
+    let traces = [("sent", 4), ("refused", 1), ("overflowed", 0), ("missed", 0)];
+    Own { release: "1.2.3", requests, traces, ..Own::default() }
 }
 
 #[test]
@@ -87,6 +117,10 @@ fn the_text_is_that_of_the_format() {
         "xylem_domain_memory_max_bytes{vm=\"vm-2\",uuid=\"00000000-0000-4000-8000-000000000002\",domid=\"2\"} 8388608",
         "xylem_domain_state{vm=\"vm-2\",uuid=\"00000000-0000-4000-8000-000000000002\",domid=\"2\",state=\"paused\"} 1",
         "xylem_domain_operations{vm=\"vm-2\",uuid=\"00000000-0000-4000-8000-000000000002\",domid=\"2\"} 3",
+        "xylem_domain_disk_written_bytes_total{vm=\"vm-2\",uuid=\"00000000-0000-4000-8000-000000000002\",domid=\"2\",device=\"xvda\"} 512",
+        "# UNIT xylem_domain_network_receive_bytes bytes",
+        "xylem_domain_network_receive_bytes_total{vm=\"vm-1\",uuid=\"00000000-0000-4000-8000-000000000001\",domid=\"1\",device=\"0\"} 1500",
+        "xylem_domain_network_receive_drop_total{vm=\"vm-1\",uuid=\"00000000-0000-4000-8000-000000000001\",domid=\"1\",device=\"0\"} 7",
         "xylem_operation_duration_seconds{operation=\"list\",quantile=\"0.99\"} 0.001048576",
         "xylem_operation_duration_seconds_sum{operation=\"list\"} 0.002",
         "xylem_operation_duration_seconds_count{operation=\"never\"} 0",
@@ -187,4 +221,18 @@ fn a_host_with_too_many_domains_says_so() {
     assert!(text.contains(&format!("\nxylem_domains_left_out {left_out}\n")));
     let of_domains = text.lines().filter(|it| it.starts_with("xylem_domain_vcpus{")).count();
     assert_eq!(of_domains, DOMAINS_MAX);
+}
+
+#[test]
+fn devices_have_metrics_as_far_as_their_domains_have_and_so_many_only() {
+    let mut sample = sample();
+    sample.traffic = traffic(9000);
+    let lines = |text: &str, name: &str| text.lines().filter(|it| it.starts_with(name)).count();
+    let text = scrape(&sample, &own(), 0.0, Format::OpenMetrics);
+    assert_eq!(lines(&text, "xylem_domain_disk_reads_total{"), 2, "of nobody there is no name");
+    let left_out = 2 * (9000 - DEVICES_MAX);
+    assert!(text.contains(&format!("\nxylem_domain_devices_left_out {left_out}\n")));
+    sample.domains = (1..=5000).map(row).collect();
+    let text = scrape(&sample, &own(), 0.0, Format::OpenMetrics);
+    assert_eq!(lines(&text, "xylem_domain_network_receive_bytes_total{"), DOMAINS_MAX);
 }

@@ -19,6 +19,7 @@ mod render;
 mod saved;
 mod sched;
 mod storage;
+pub mod traffic;
 mod tuning;
 mod vms;
 
@@ -162,6 +163,9 @@ pub trait Daemon {
     /// What was done so far, and how long it took.
     fn activity(&self) -> api::Activity;
 
+    /// What domains have read, written, received and sent, as this host's backends count. It may be a second old.
+    fn traffic(&self) -> api::Traffic;
+
     /// Which daemon this is.
     fn pong(&self) -> api::Pong;
 
@@ -296,7 +300,7 @@ impl Service<'_> {
             Request::Limits(changes) => self.limits(changes),
             Request::Info => self.info(),
             Request::Host(request) => self.host(request),
-            Request::Activity => Ok(api::Reply::Activity(self.daemon.activity())),
+            it @ (Request::Activity | Request::Traffic | Request::Counters) => Ok(self.counts(&it)),
             request @ (Request::Define(_)
             | Request::Undefine { .. }
             | Request::Vms
@@ -310,7 +314,6 @@ impl Service<'_> {
             Request::Operations => self.operations(),
             Request::Trace { target } => self.trace(target),
             Request::Storage(request) => self.storage_reply(request),
-            Request::Counters => Ok(self.counters()),
         }
     }
 
@@ -458,9 +461,17 @@ impl Service<'_> {
         }
     }
 
-    fn counters(&self) -> api::Reply {
-        let cost = render::cost(&self.daemon.totals());
-        api::Reply::Counters(api::Counters { cost, ..Default::default() })
+    /// What the daemon counts by itself, without the machine.
+    fn counts(&self, request: &Request) -> api::Reply {
+        match request {
+            Request::Activity => api::Reply::Activity(self.daemon.activity()),
+            Request::Traffic => api::Reply::Traffic(self.daemon.traffic()),
+            Request::Counters => {
+                let cost = render::cost(&self.daemon.totals());
+                api::Reply::Counters(api::Counters { cost, ..Default::default() })
+            }
+            other => unreachable!("{other:?} is answered elsewhere"),
+        }
     }
 
     /// Applies the given changes and returns all limits.

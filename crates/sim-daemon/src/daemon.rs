@@ -119,6 +119,12 @@ impl Daemon for SimDaemon {
         api::Activity::default()
     }
 
+    fn traffic(&self) -> api::Traffic {
+        let (answer, answered) = mpsc::channel();
+        let _ended = self.deeds.send(Deed::Traffic(answer));
+        answered.recv().unwrap_or_default()
+    }
+
     fn pong(&self) -> api::Pong {
         let release = concat!(env!("CARGO_PKG_VERSION"), " on a simulated host");
         api::Pong { release: release.to_owned(), pid: std::process::id() }

@@ -6,7 +6,10 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use local_door::Waiting;
 use service::{Ask, News};
-use sim::{Daemon, DaemonError, HostConfig, MachineConfig, SimHost, SimOs, Time};
+use sim::{
+    BackendKind, Counts, Daemon, DaemonError, DeviceCounts, HostConfig, MachineConfig, SimHost,
+    SimOs, Time,
+};
 use toolstack::ClientId;
 use toolstack::work::Cost;
 use xen::DomId;
@@ -36,6 +39,8 @@ pub(crate) enum Deed {
     Printed(DomId, Sender<Option<String>>),
     /// What all work has cost.
     Totals(Sender<Cost>),
+    /// What devices have been used for.
+    Traffic(Sender<api::Traffic>),
 }
 
 /// What VMs are made of there.
@@ -46,6 +51,36 @@ fn furnish(os: &SimOs) {
     os.add_bridge("xenbr0");
     // So that disks can be snapshotted and copied while VMs run.
     os.set_shares_blocks(true);
+}
+
+/// What backends have counted, in the words of the API.
+fn traffic(host: &SimHost) -> api::Traffic {
+    let mut traffic = api::Traffic::default();
+    for DeviceCounts { kind, domid, devid, counts } in host.device_counts() {
+        let Counts { requests_in, bytes_in, requests_out, bytes_out } = counts;
+        match kind {
+            BackendKind::Vbd => traffic.disks.push(api::DiskTraffic {
+                domid: domid.0,
+                device: toolstack::xlcfg::vdev_name(devid),
+                reads: requests_in,
+                writes: requests_out,
+                read_bytes: bytes_in,
+                written_bytes: bytes_out,
+                ..api::DiskTraffic::default()
+            }),
+            BackendKind::Vif => traffic.vifs.push(api::VifTraffic {
+                domid: domid.0,
+                devid,
+                received_bytes: bytes_in,
+                received_packets: requests_in,
+                sent_bytes: bytes_out,
+                sent_packets: requests_out,
+                ..api::VifTraffic::default()
+            }),
+            BackendKind::Pci => {}
+        }
+    }
+    traffic
 }
 
 /// A host, a daemon on it, and who waits for that.
@@ -134,6 +169,9 @@ impl World {
             Deed::Totals(answer) => {
                 // A client that has hung up no longer wants to know.
                 let _gone = answer.send(self.daemon.totals.clone());
+            }
+            Deed::Traffic(answer) => {
+                let _gone = answer.send(traffic(&self.host));
             }
         }
         Ok(())

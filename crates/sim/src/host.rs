@@ -9,7 +9,7 @@ use xenstore::client::{Client, ClientError, Nodes as _};
 use xenstore::{Access, Permission};
 
 use crate::agenda::Time;
-use crate::backend::{BackendKind, Kernel};
+use crate::backend::{BackendKind, Counts, Kernel};
 use crate::channel::Exchange;
 use crate::check::Snapshot;
 use crate::consoled::Consoled;
@@ -31,6 +31,15 @@ pub struct HostConfig {
     pub backends_absent: Vec<BackendKind>,
     pub pins: Pins,
     pub dom0: Option<Giving>,
+}
+
+/// What a device of dom0's backends has been used for.
+#[derive(Clone, Copy, Debug)]
+pub struct DeviceCounts {
+    pub kind: BackendKind,
+    pub domid: DomId,
+    pub devid: u32,
+    pub counts: Counts,
 }
 
 /// When a host is up, and how long it may take to come to rest, in nanoseconds.
@@ -191,6 +200,19 @@ impl SimHost {
     pub fn printed(&self, domid: DomId) -> Option<String> {
         let world = self.world.borrow();
         world.consoled.serves(domid).then(|| world.consoled.log(domid).to_owned())
+    }
+
+    /// What disks and interfaces have been used for since they were plugged.
+    #[must_use]
+    pub fn device_counts(&self) -> Vec<DeviceCounts> {
+        let counts = self.world.borrow_mut().kernel.counts();
+        let row = |(id, counts): (crate::backend::BackendId, Counts)| DeviceCounts {
+            kind: id.kind,
+            domid: id.domid,
+            devid: id.devid,
+            counts,
+        };
+        counts.into_iter().map(row).collect()
     }
 
     /// Guests that have booted and still exist.

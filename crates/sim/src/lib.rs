@@ -38,7 +38,7 @@ mod trace;
 mod world;
 
 pub use agenda::Time;
-pub use backend::BackendKind;
+pub use backend::{BackendKind, Counts};
 pub use bootloaders::BootloaderFate;
 pub use channel::{Dial, Line, SimChannel};
 pub use check::Snapshot;
@@ -46,7 +46,7 @@ pub use daemon::{AttachTimes, Daemon, DaemonError, Letter, LetterId, Post, Start
 pub use faults::{Calls, Faults, Preemption, VirqFate};
 pub use guest::kernel_image;
 pub use history::{DiskUse, Span};
-pub use host::{HostConfig, SimHost};
+pub use host::{DeviceCounts, HostConfig, SimHost};
 pub use machine::{
     Channel, Doing, Domain, Dying, GrantStatus, Machine, MachineConfig, Mapping, MappingId,
     Occurrence, Release, Schedule, SimHypervisor, SimXen, UNREST_HANDLE, VIRQ_DOM_EXC, Vcpu,

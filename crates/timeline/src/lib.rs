@@ -1,9 +1,10 @@
-//! Timelines of operations: spans on tracks, rendered for a terminal, as SVG, and as a trace for
-//! Perfetto and Chrome.
+//! Timelines of operations: spans on tracks, rendered for a terminal, as SVG, as a trace for
+//! Perfetto and Chrome, and as traces of OpenTelemetry.
 //!
 //! All times are nanoseconds since an epoch chosen by the caller.
 
 mod chrome;
+pub mod otlp;
 mod overview;
 mod svg;
 mod text;

@@ -18,6 +18,7 @@ mod sampler;
 mod serve;
 mod shared;
 mod tls;
+mod traces;
 mod turns;
 mod xenapi_door;
 
@@ -104,6 +105,7 @@ pub fn serve_beside(socket: PathBuf, listen: SocketAddr, clients: &str) -> Resul
         xenapi: false,
         labels: None,
         rate: options::RATE,
+        collector: None,
         prints: false,
     };
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -164,6 +166,7 @@ async fn serve(options: Serve) -> Result<()> {
     let sample = tokio::spawn(async move { sampler::follow(&sampled).await });
     let refresher = Arc::clone(&shared);
     let refresh = tokio::spawn(refresh(refresher));
+    traces::begin(&shared, options.collector.as_ref())?;
     announce(address, tls.is_some(), token.as_deref(), options.prints);
     let rest = if options.xenapi {
         let host = match address.ip() {

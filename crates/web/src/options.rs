@@ -8,6 +8,8 @@ use anyhow::{Context as _, Result, bail};
 use api::Role;
 use lexopt::{Arg, ValueExt as _};
 
+use crate::traces::Collector;
+
 const HELP: &str = "\
 Usage: xylem-web [OPTIONS]
        xylem-web client add-token|add-user|add-certificate|remove|list ...
@@ -26,6 +28,9 @@ Serves Xylem to remote clients: a REST API, events, and a web page.
       --xenapi              Serve XenAPI, too
       --labels FILE         What its clients label objects with
       --rate N              Requests of a client in a second, in the long run (100)
+      --otlp URL            Send operations as traces to a collector of
+                            OpenTelemetry (OTLP over HTTP)
+      --otlp-ca FILE        Signs its certificate, in PEM
       --print               Print the address on the standard output
       --socket FILE         xylemd's (/run/xylem/xylemd.sock)
       --try                 Let one client in as an admin, by the token that is
@@ -70,6 +75,8 @@ pub(crate) struct Serve {
     pub(crate) labels: Option<PathBuf>,
     /// Requests of a client in a second.
     pub(crate) rate: u32,
+    /// Who gets operations as traces.
+    pub(crate) collector: Option<Collector>,
     /// Say on the standard output where.
     pub(crate) prints: bool,
 }
@@ -111,6 +118,8 @@ struct Given {
     socket: Option<PathBuf>,
     tries: bool,
     rate: Option<u32>,
+    otlp: Option<Collector>,
+    otlp_ca: Option<PathBuf>,
     prints: bool,
     xenapi: bool,
     labels: Option<PathBuf>,
@@ -147,6 +156,8 @@ impl Given {
             "print" => self.prints = true,
             "xenapi" => self.xenapi = true,
             "labels" => self.labels = Some(parser.value()?.into()),
+            "otlp" => self.otlp = Some(Collector::at(&parser.value()?.string()?)?),
+            "otlp-ca" => self.otlp_ca = Some(parser.value()?.into()),
             "rate" => self.rate = Some(parser.value()?.parse()?),
             "make-certificate" => self.make = true,
             "listen" => {
@@ -228,6 +239,10 @@ impl Given {
         };
         let socket = self.socket.unwrap_or_else(api::client::socket_path);
         let rate = self.rate.unwrap_or(RATE).max(1);
+        if self.otlp_ca.is_some() && self.otlp.is_none() {
+            bail!("give --otlp");
+        }
+        let collector = self.otlp.map(|it| Collector { ca: self.otlp_ca, ..it });
         let (log, labels) = (self.log, self.labels);
         let (tries, prints) = (self.tries, self.prints);
         // Whoever tries it out tries all of it.
@@ -242,6 +257,7 @@ impl Given {
             xenapi,
             labels,
             rate,
+            collector,
             prints,
         }))
     }
@@ -262,6 +278,8 @@ mod tests {
             ("--certificate a", "--certificate and --key belong together"),
             ("--make-certificate", "give --certificate and --key"),
             ("--try --listen 0.0.0.0:80", "--try is for a loopback address"),
+            ("--otlp otel", "\"otel\" is no URL of http or https"),
+            ("--otlp-ca a", "give --otlp"),
             ("--frob", "there is no option --frob; see --help"),
             ("frob", "\"frob\" is nothing to do; see --help"),
             ("client add-token a", "say what it may do: --role viewer, operator or admin"),

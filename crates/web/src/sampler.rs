@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
 
-use api::{Info, LimitChanges, Object, Reply, Request, Role};
+use api::{Info, LimitChanges, Object, Reply, Request, Role, Traffic};
 use axum::extract::{MatchedPath, State};
 use axum::middleware::Next;
 use axum::response::Response;
@@ -75,6 +75,8 @@ pub(crate) fn own(shared: &Shared) -> Own {
         readers: READERS_MAX.saturating_sub(shared.readers.available_permits()),
         requests: lock(&shared.metrics.requests).clone(),
         paced: shared.metrics.paced.load(Ordering::Relaxed),
+        traces: shared.traces.outcomes(),
+        traces_waiting: shared.traces.waiting(),
         history_vms,
         history_bytes,
     }
@@ -132,8 +134,18 @@ async fn ask(shared: &Arc<Shared>, known: &mut Known) -> Result<Sample, CallErro
     };
     let Reply::Counters(counters) = call(Request::Counters).await? else { return Err(other()) };
     let Reply::Activity(activity) = call(Request::Activity).await? else { return Err(other()) };
-    let mut sample =
-        Sample { unix_s, at_ns, domains, limits, counters, activity, ..Sample::default() };
+    let (traffic, traffic_at_ns) = traffic(shared).await?;
+    let mut sample = Sample {
+        unix_s,
+        at_ns,
+        domains,
+        limits,
+        counters,
+        activity,
+        traffic,
+        traffic_at_ns,
+        ..Sample::default()
+    };
     if known.rounds.is_multiple_of(HOST_EVERY) {
         let Reply::Info(info) = call(Request::Info).await? else { return Err(other()) };
         let Reply::Pong(pong) = call(Request::Ping).await? else { return Err(other()) };
@@ -144,6 +156,20 @@ async fn ask(shared: &Arc<Shared>, known: &mut Known) -> Result<Sample, CallErro
     sample.release = Some(known.release.clone());
     count_vms(shared, &mut sample);
     Ok(sample)
+}
+
+/// What domains have read, written, received and sent, and when that was so.
+async fn traffic(shared: &Arc<Shared>) -> Result<(Traffic, u64), CallError> {
+    match shared.daemon.call(&Request::Traffic, Role::Viewer).await {
+        Ok(Reply::Traffic(traffic)) => {
+            let at_ns = shared.now_ns().saturating_sub(traffic.age_ns);
+            Ok((traffic, at_ns))
+        }
+        Ok(_) => Err(other()),
+        // A daemon of an earlier release counts none.
+        Err(CallError::Refused(_)) => Ok((Traffic::default(), 0)),
+        Err(error) => Err(error),
+    }
 }
 
 fn learn(known: &mut Known, info: &Info, release: String, kib: u64) {

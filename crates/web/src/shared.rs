@@ -15,6 +15,7 @@ use crate::own_writes::OwnWrites;
 use crate::running::Running;
 use crate::sampler::Metrics;
 use crate::serve::Open;
+use crate::traces::Traces;
 use crate::turns::{CONSOLES_MAX, REQUESTS_MAX, Turns};
 
 /// Of what a client may ask for in a second, so many times as much at once.
@@ -49,6 +50,7 @@ pub(crate) struct Shared {
     pub(crate) audit: Audit,
     pub(crate) own_writes: OwnWrites,
     pub(crate) metrics: Metrics,
+    pub(crate) traces: Traces,
     pub(crate) open: Open,
     pub(crate) readers: Arc<Semaphore>,
     pub(crate) passwords: Semaphore,
@@ -83,6 +85,7 @@ impl Shared {
             audit,
             own_writes: OwnWrites::default(),
             metrics: Metrics::default(),
+            traces: Traces::default(),
             open: Open::default(),
             readers: Arc::new(Semaphore::new(READERS_MAX)),
             passwords: Semaphore::new(PASSWORDS_MAX),

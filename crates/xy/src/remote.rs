@@ -24,7 +24,7 @@ const TOKEN_FILE: &str = ".config/xylem/token";
 const PROBLEM_BYTES_MAX: u64 = 64 << 10;
 
 /// Commands that use files, devices or programs of the host without asking xylemd, or hand it a connection.
-const ON_THE_HOST: [&str; 11] = [
+const ON_THE_HOST: [&str; 10] = [
     "adopt",
     "bugreport",
     "doctor",
@@ -32,7 +32,6 @@ const ON_THE_HOST: [&str; 11] = [
     "import",
     "migrate",
     "migrate-receive",
-    "top",
     "vdi-move",
     "vm-create",
     "vncviewer",

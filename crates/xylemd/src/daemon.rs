@@ -17,6 +17,7 @@ use xen::Uuid;
 
 use crate::channels::Channels;
 use crate::core::Core;
+use crate::traffic::Backends;
 use crate::xlconf::XlConf;
 
 /// How often a client that waits is checked: it may have gone.
@@ -36,6 +37,7 @@ pub(crate) struct Running {
     pub(crate) channels: Channels,
     pub(crate) xl_conf: Arc<XlConf>,
     pub(crate) relays: Relays,
+    pub(crate) backends: Backends,
 }
 
 impl Daemon for Running {
@@ -88,6 +90,10 @@ impl Daemon for Running {
 
     fn activity(&self) -> api::Activity {
         self.core.activity()
+    }
+
+    fn traffic(&self) -> api::Traffic {
+        self.backends.traffic()
     }
 
     fn pong(&self) -> api::Pong {

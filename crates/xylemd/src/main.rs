@@ -28,6 +28,7 @@ mod stats;
 mod status;
 mod store;
 mod supervision;
+mod traffic;
 mod userdata;
 mod watch;
 mod xlconf;
@@ -294,7 +295,9 @@ fn run(options: &Options) -> Result<()> {
     core.happened(toolstack::Event::Started);
     status::serve(status, &core).context("cannot serve the status socket")?;
     let relays = local_door::Relays::default();
-    let running = daemon::Running { core: Arc::clone(&core), system, channels, xl_conf, relays };
+    let backends = traffic::Backends::default();
+    let running =
+        daemon::Running { core: Arc::clone(&core), system, channels, xl_conf, relays, backends };
     if let Some(listener) = peer_listener {
         peers::serve(listener, &directory, running.clone()).context("cannot serve peers")?;
     }

@@ -30,8 +30,14 @@ export function graphsOf(history: History): Graph[] {
   return graphs;
 }
 
+const ways: Readonly<Record<string, string>> = { read: 'read', write: 'written', rx: 'received', tx: 'sent' };
+
+/** Of a device: what is moved, and on which. */
 function named(name: string): { name: string; label: string } {
-  return { name, label: name.replaceAll('_', ' ') };
+  const device = /^(vbd|vif)_(.+)_(read|write|rx|tx)$/.exec(name);
+  if (device === null) return { name, label: name.replaceAll('_', ' ') };
+  const [, kind, of, way] = device;
+  return { name, label: `${kind === 'vif' ? 'vif ' : ''}${of ?? ''} ${ways[way ?? ''] ?? ''}` };
 }
 
 export function amount(unit: Graph['unit'], value: number | null | undefined): string {

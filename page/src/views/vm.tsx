@@ -104,7 +104,7 @@ function OneVm(props: { vm: Vm }) {
           <Screen vm={props.vm} />
         </Match>
         <Match when={tab() === 'graphs'}>
-          <HistoryGraphs of={`vm/${props.vm.uuid}`} />
+          <HistoryGraphs of={props.vm.uuid} />
         </Match>
         <Match when={tab() === 'text'}>
           <ConfigText vm={props.vm} />

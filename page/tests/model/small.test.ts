@@ -158,4 +158,12 @@ describe('graphs', () => {
     const found = graphsOf({ from: 0, step: 5, series: { cpu: [], disk_read: [], disk_written: [], load: [] } });
     expect(found.map((it) => [it.title, it.series.length])).toEqual([['CPU', 1], ['Disks', 2], ['load', 1]]);
   });
+  it('say what is moved on which device', () => {
+    const found = graphsOf({ from: 0, step: 5, series: { memory: [], vbd_xvda_read: [], vbd_xvda_write: [], vif_0_rx: [], vif_0_tx: [] } });
+    expect(found.map((it) => [it.title, it.unit, it.series.map((one) => one.label)])).toEqual([
+      ['Memory', 'bytes', ['memory']],
+      ['Disks', 'rate', ['xvda read', 'xvda written']],
+      ['Network', 'rate', ['vif 0 received', 'vif 0 sent']],
+    ]);
+  });
 });

@@ -181,6 +181,10 @@ impl Daemon for Client {
         api::Activity::default()
     }
 
+    fn traffic(&self) -> api::Traffic {
+        api::Traffic::default()
+    }
+
     fn pong(&self) -> api::Pong {
         api::Pong { release: "1.2.3".to_owned(), pid: 1 }
     }

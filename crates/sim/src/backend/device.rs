@@ -3,11 +3,12 @@
 use xen::{DomId, EvtchnPort, GrantRef, XenbusState};
 use xenstore::client::{Batch, ClientError, Nodes as _};
 
+use super::load::{Counts, Load, Use};
 use super::pci::Bus;
 use super::vbd::Vbd;
 use super::vif::Vif;
 use super::{BackendId, BackendKind, Shared};
-use crate::machine::MappingId;
+use crate::machine::{Domain, MappingId};
 
 /// Whether a device is kept.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -108,6 +109,7 @@ pub(super) struct Device {
     state: XenbusState,
     connection: Option<Connection>,
     driver: Driver,
+    load: Load,
 }
 
 impl Device {
@@ -134,10 +136,10 @@ impl Device {
             BackendKind::Vif => Driver::Vif(Vif::probe(shared, &path, id)?),
             BackendKind::Pci => Driver::Pci(Bus::default()),
         };
-        let mut device =
-            Self { id, path, frontend, state: XenbusState::Initialising, connection: None, driver };
-        device.switch(shared, XenbusState::InitWait)?;
         let now = shared.machine.get().now();
+        let (state, load) = (XenbusState::Initialising, Load::new(now));
+        let mut device = Self { id, path, frontend, state, connection: None, driver, load };
+        device.switch(shared, XenbusState::InitWait)?;
         let kind = id.kind.as_str();
         shared
             .machine
@@ -283,6 +285,15 @@ impl Device {
         let (kind, id) = (self.id.kind.as_str(), self.id);
         let line = format_args!("dom0: {kind} {}/{} {what}", id.domid, id.devid);
         shared.machine.get_mut().trace.note(now, line);
+    }
+
+    /// What it has been used for so far.
+    pub(super) fn counts(&mut self, shared: &Shared) -> Counts {
+        let xen = shared.machine.get();
+        let runs = xen.domain(self.id.domid).is_some_and(Domain::is_running);
+        let how = if runs && self.connection.is_some() { Use::Used } else { Use::Unused };
+        let device = u64::from(self.id.domid.0) << 32 | u64::from(self.id.devid);
+        self.load.look(xen.now(), device, how)
     }
 
     fn disconnect(&mut self, shared: &mut Shared) {

@@ -9,6 +9,7 @@
 //! `drivers/net/xen-netback/xenbus.c`.
 
 mod device;
+mod load;
 mod pci;
 mod vbd;
 mod vif;
@@ -22,6 +23,7 @@ use crate::machine::Machine;
 use crate::os::SimOs;
 use crate::store::SocketTransport;
 use device::Device;
+pub use load::Counts;
 
 /// Kind of a kernel backend.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
@@ -115,6 +117,13 @@ impl Kernel {
     /// Devices that exist.
     pub(crate) fn devices(&self) -> usize {
         self.devices.len()
+    }
+
+    /// What each disk and interface has been used for so far.
+    pub(crate) fn counts(&mut self) -> Vec<(BackendId, Counts)> {
+        let Self { shared, devices, .. } = self;
+        let used = devices.iter_mut().filter(|(id, _)| id.kind != BackendKind::Pci);
+        used.map(|(id, device)| (*id, device.counts(shared))).collect()
     }
 
     /// Handles what the store reported.

@@ -1,5 +1,6 @@
 //! Numbers for Prometheus, and their history for the page.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -22,8 +23,9 @@ pub(crate) struct History {
     from: u64,
     /// In seconds; each value is of the next one.
     step: u64,
-    /// `cpu` is a share of all (virtual) CPUs, `memory` and `memory_free` are bytes; `null` where nothing is known.
-    series: BTreeMap<&'static str, Vec<Option<f32>>>,
+    /// `cpu` is a share of all (virtual) CPUs, `memory` and `memory_free` are bytes; `vbd_xvda_read`, `vbd_xvda_write`,
+    /// `vif_0_rx` and `vif_0_tx` are of a VM's devices, in bytes per second. `null` where nothing is known.
+    series: BTreeMap<Cow<'static, str>, Vec<Option<f32>>>,
 }
 
 /// `GET /metrics`: of the last sample, so that no scrape asks the daemon.

@@ -58,8 +58,8 @@ fn body_of(op: &str) -> Value {
         "trace" => json!({ "target": "1" }),
         "relay" => json!({ "do": "console", "target": "web-0" }),
         "migrate-receive" => json!({ "speaks": "own" }),
-        "ping" | "list" | "configs" | "info" | "counters" | "activity" | "vms" | "start-all"
-        | "events" | "objects" | "operations" | "limits" | "vcpu-list" | "uptime"
+        "ping" | "list" | "configs" | "info" | "counters" | "activity" | "traffic" | "vms"
+        | "start-all" | "events" | "objects" | "operations" | "limits" | "vcpu-list" | "uptime"
         | "host-shutdown" => json!({}),
         _ => target,
     }

@@ -116,6 +116,7 @@ impl Daemon for WithPty {
         fn unix_ms(&self, at: toolstack::Instant) -> u64;
         fn totals(&self) -> toolstack::work::Cost;
         fn activity(&self) -> api::Activity;
+        fn traffic(&self) -> api::Traffic;
         fn pong(&self) -> api::Pong;
         fn kernel(&self) -> Kernel;
         fn host_defaults(&self) -> Result<Arc<toolstack::xlcfg::HostDefaults>, String>;

@@ -10,4 +10,5 @@ mod metrics;
 mod served;
 mod tasks;
 mod tls;
+mod traces;
 mod xenapi;

@@ -50,6 +50,12 @@ fn a_viewer_scrapes_what_the_host_does() {
     let text = scrape_with(&web, "xylem_up 1");
     let of_vms = text.lines().filter(|it| it.starts_with("xylem_domain_vcpus{vm=\"web-"));
     assert!(of_vms.count() > 1, "{text}");
+    for device in [
+        "xylem_domain_disk_written_bytes_total{vm=\"web-0\",",
+        "xylem_domain_network_receive_bytes_total{vm=\"web-0\",",
+    ] {
+        assert!(text.lines().any(|it| it.starts_with(device)), "{device}\n{text}");
+    }
     assert_eq!(value(&text, "xylem_host_cpus"), Some(4.0));
     let (total, free) =
         (value(&text, "xylem_host_memory_bytes"), value(&text, "xylem_host_memory_free_bytes"));
@@ -157,6 +163,9 @@ fn the_history_of_a_vm_is_told_by_its_name() {
     let last = memory.last().and_then(Value::as_f64);
     assert!(last > Some(1_000_000.0), "{said}");
     assert_eq!(memory.len(), said["series"]["cpu"].as_array().unwrap().len());
+    for device in ["vbd_xvda_read", "vbd_xvda_write", "vif_0_rx", "vif_0_tx"] {
+        assert!(said["series"][device].is_array(), "{device} {said}");
+    }
     assert_eq!(ask("/v1/history?of=nobody").0, 404);
     assert_eq!(ask("/v1/history?from=now").0, 400);
     assert_eq!(ask("/v1/history?of=host&step=60").1["step"], 60);
@@ -181,6 +190,7 @@ fn clients_of_xapi_read_the_history_with_their_session_or_a_password() {
     assert_eq!(Value::from(legend.len()), said["meta"]["columns"]);
     let is = |end: &str| legend.iter().any(|it| it.as_str().unwrap().ends_with(end));
     assert!(is(":cpu_usage") && is(":memory") && is(":memory_free_kib"), "{legend:?}");
+    assert!(is(":vbd_xvda_write") && is(":vif_0_tx"), "{legend:?}");
     assert!(said["data"][0]["values"][0].is_string());
     let log_in = format!(
         r#"{{"jsonrpc":"2.0","id":1,"method":"session.login_with_password","params":["ann","{PASSWORD}"]}}"#

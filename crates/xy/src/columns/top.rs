@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::path::Path;
 
 use api::DomainRow;
 
@@ -27,49 +26,26 @@ pub(crate) struct Devices {
 pub(crate) struct Traffic(BTreeMap<u16, Devices>);
 
 impl Traffic {
-    /// From the counters of this host's backends; empty if they cannot be read.
-    pub(crate) fn of_this_host() -> Self {
-        let net = std::fs::read_to_string("/proc/net/dev").unwrap_or_default();
-        let mut traffic = Self::default();
-        traffic.add_net(&net);
-        traffic.add_vbds(Path::new("/sys/bus/xen-backend/devices"));
-        traffic
-    }
-
-    /// Parses `/proc/net/dev`. What the host receives on `vif3.0` was sent by domain 3.
-    fn add_net(&mut self, text: &str) {
-        for line in text.lines() {
-            let Some((interface, counts)) = line.split_once(':') else { continue };
-            let vif = interface.trim().strip_prefix("vif").and_then(|rest| rest.split_once('.'));
-            let Some(domid) = vif.and_then(|(domid, _)| domid.parse().ok()) else { continue };
-            let counts: Vec<u64> =
-                counts.split_whitespace().map(|word| word.parse().unwrap_or_default()).collect();
-            let devices = self.0.entry(domid).or_default();
-            devices.nets += 1;
-            devices.sent_bytes += counts.first().copied().unwrap_or_default();
-            devices.received_bytes += counts.get(8).copied().unwrap_or_default();
-        }
-    }
-
-    /// Reads blkback's statistics: a folder for each device, as `vbd-3-51712`.
-    fn add_vbds(&mut self, folder: &Path) {
-        let Ok(entries) = std::fs::read_dir(folder) else { return };
-        for entry in entries.flatten() {
-            let file = entry.file_name();
-            let vbd = file.to_str().and_then(|name| name.strip_prefix("vbd-")?.split_once('-'));
-            let Some(domid) = vbd.and_then(|(domid, _)| domid.parse().ok()) else { continue };
-            let count = |name: &str| {
-                let text = std::fs::read_to_string(entry.path().join("statistics").join(name));
-                text.ok().and_then(|text| text.trim().parse::<u64>().ok()).unwrap_or_default()
-            };
-            let devices = self.0.entry(domid).or_default();
+    pub(crate) fn of(traffic: &api::Traffic) -> Self {
+        // In sectors, as xentop has it.
+        const SECTOR_BYTES: u64 = 512;
+        let mut all: BTreeMap<u16, Devices> = BTreeMap::new();
+        for disk in &traffic.disks {
+            let devices = all.entry(disk.domid).or_default();
             devices.vbds += 1;
-            devices.out_of_requests += count("oo_req");
-            devices.reads += count("rd_req");
-            devices.writes += count("wr_req");
-            devices.sectors_read += count("rd_sect");
-            devices.sectors_written += count("wr_sect");
+            devices.out_of_requests += disk.out_of_requests;
+            devices.reads += disk.reads;
+            devices.writes += disk.writes;
+            devices.sectors_read += disk.read_bytes / SECTOR_BYTES;
+            devices.sectors_written += disk.written_bytes / SECTOR_BYTES;
         }
+        for vif in &traffic.vifs {
+            let devices = all.entry(vif.domid).or_default();
+            devices.nets += 1;
+            devices.sent_bytes += vif.sent_bytes;
+            devices.received_bytes += vif.received_bytes;
+        }
+        Self(all)
     }
 }
 
@@ -230,6 +206,7 @@ pub(crate) fn table(lines: &[Line], is_full_name: bool) -> String {
 
 #[cfg(test)]
 mod tests {
+    use api::{DiskTraffic, VifTraffic};
     use expect_test::expect;
 
     use super::*;
@@ -248,11 +225,27 @@ mod tests {
     }
 
     fn lines() -> Vec<Line> {
-        let mut traffic = Traffic::default();
-        traffic.add_net(
-            "Inter-| Receive | Transmit\n face |bytes packets\n    lo: 1 2 3\n\
-             vif7.0:  4096  1 0 0 0 0 0 0 2048 9 0 0 0 0 0 0\nvif7.1: 4096 0 0 0 0 0 0 0 0 0\n",
-        );
+        let vif = |devid, received_bytes| VifTraffic {
+            domid: 7,
+            devid,
+            sent_bytes: 4096,
+            received_bytes,
+            ..VifTraffic::default()
+        };
+        let disk = |device: &str| DiskTraffic {
+            domid: 7,
+            device: device.to_owned(),
+            reads: 1,
+            writes: 2,
+            read_bytes: 4096,
+            written_bytes: 512,
+            out_of_requests: 3,
+        };
+        let traffic = Traffic::of(&api::Traffic {
+            disks: vec![disk("xvda"), disk("xvdb")],
+            vifs: vec![vif(0, 2048), vif(1, 0)],
+            ..api::Traffic::default()
+        });
         let dom0 = DomainRow {
             mem_max_kib: u64::MAX,
             blocked: false,
@@ -274,7 +267,7 @@ mod tests {
         expect![[r#"
                   NAME  STATE   CPU(sec) CPU(%)     MEM(k) MEM(%)  MAXMEM(k) MAXMEM(%) VCPUS NETS NETTX(k) NETRX(k) VBDS   VBD_OO   VBD_RD   VBD_WR  VBD_RSECT  VBD_WSECT SSID
               Domain-0 -----r        100   12.3    1048576   25.0   no limit       n/a     1    0        0        0    0        0        0        0          0          0    0
-                   web --b---          5  100.0      65536    1.5      65536       1.5     1    2        8        2    0        0        0        0          0          0    0
+                   web --b---          5  100.0      65536    1.5      65536       1.5     1    2        8        2    2        6        2        4         16          2    0
             a?long-nam dsbc--          5    0.0       8192    0.1       8192       0.1     1    0        0        0    0        0        0        0          0          0    0
         "#]].assert_eq(&table(&lines(), false));
         assert!(table(&lines(), true).contains("a?long-name-indeed d"));
@@ -289,7 +282,7 @@ mod tests {
             ("time", [0, 7, 9]),
             ("mem", [0, 7, 9]),
             ("net", [7, 0, 9]),
-            ("disk", [0, 7, 9]),
+            ("disk", [7, 0, 9]),
         ] {
             let mut lines = lines();
             let key = Key::find(word).unwrap();
@@ -299,30 +292,5 @@ mod tests {
             assert_eq!(key.word(), word);
         }
         assert_eq!(Key::find("colour"), None);
-    }
-
-    #[test]
-    fn block_devices_are_counted_as_blkback_tells() {
-        let folder = std::env::temp_dir().join(format!("xy-top-{}", std::process::id()));
-        for (device, count) in [("vbd-3-51712", 1), ("vbd-3-51728", 2), ("vif-3-0", 4)] {
-            let statistics = folder.join(device).join("statistics");
-            std::fs::create_dir_all(&statistics).unwrap();
-            for name in ["oo_req", "rd_req", "wr_req", "rd_sect", "wr_sect"] {
-                std::fs::write(statistics.join(name), format!("{count}\n")).unwrap();
-            }
-        }
-        let mut traffic = Traffic::default();
-        traffic.add_vbds(&folder);
-        std::fs::remove_dir_all(&folder).unwrap();
-        let devices = Devices {
-            vbds: 2,
-            out_of_requests: 3,
-            reads: 3,
-            writes: 3,
-            sectors_read: 3,
-            sectors_written: 3,
-            ..Devices::default()
-        };
-        assert_eq!(traffic.0, BTreeMap::from([(3, devices)]));
     }
 }

@@ -74,7 +74,7 @@ pub(crate) fn top(session: &mut Session, options: &Options) -> Result<(), Failur
             let seconds = Duration::from_nanos(used).as_secs_f64();
             Some(100.0 * seconds / elapsed?.as_secs_f64().max(1e-9))
         };
-        let traffic = Traffic::of_this_host();
+        let traffic = traffic(session)?;
         let total = rows.len();
         let mut lines: Vec<Line> = rows
             .iter()
@@ -95,6 +95,11 @@ pub(crate) fn top(session: &mut Session, options: &Options) -> Result<(), Failur
         before = Some((now, times));
         std::thread::sleep(wanted.delay);
     }
+}
+
+fn traffic(session: &mut Session) -> Result<Traffic, Failure> {
+    let traffic = expect_reply!(session.call(&Request::Traffic)?, Traffic);
+    Ok(Traffic::of(&traffic))
 }
 
 fn host_memory_kib(session: &mut Session) -> Result<u64, Failure> {
