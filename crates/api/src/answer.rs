@@ -14,6 +14,7 @@ use crate::psr::{PsrHardware, PsrSamples, PsrShares};
 use crate::request::is_unset;
 use crate::sched::SchedPool;
 use crate::storage::{ImageRow, SrRow, VdiList};
+use crate::store::{StoreQuotaRow, StoreTree};
 use crate::vms::{StartedAll, StateChanges, VmRow};
 
 /// One line from the daemon. [`Answer::Ok`] and [`Answer::Error`] end the request.
@@ -25,6 +26,8 @@ pub enum Answer {
     Event(DomainEvent),
     /// One line about a configuration, to clients that asked for warnings.
     Warning(String),
+    /// Paths of the store, to a client that watches.
+    Changed(Vec<String>),
     Ok(Reply),
     /// One line for the operator: the object, the error, and what to do.
     Error(String),
@@ -95,6 +98,13 @@ pub enum Reply {
     Srs(Vec<SrRow>),
     Vdis(VdiList),
     Images(Vec<ImageRow>),
+    StoreTree(StoreTree),
+    /// For each path.
+    StoreValues(Vec<Option<String>>),
+    StoreNames(Vec<Option<Vec<String>>>),
+    StoreQuota(Vec<StoreQuotaRow>),
+    /// Whatever the daemon tells: numbers, objects and lists of them.
+    StoreStats(serde_json::Value),
     Checkpointed {
         name: String,
     },

@@ -1,7 +1,7 @@
 //! The protocol between `xylemd` and its clients, such as `xy`: one JSON object per line.
 //!
 //! A client writes a request line, `{"version":1,"op":"list"}`, and reads lines until the final
-//! one: any number of `{"progress":..}`, `{"event":..}` and `{"warning":..}`, then one `{"ok":..}`
+//! one: any number of `{"progress":..}`, `{"event":..}`, `{"warning":..}` and `{"changed":..}`, then one `{"ok":..}`
 //! or `{"error":".."}`. A connection carries one request after another. This crate makes no
 //! decisions about VMs; only [`client`] uses a socket.
 
@@ -20,6 +20,7 @@ mod request;
 mod rights;
 mod sched;
 mod storage;
+mod store;
 mod tuning;
 mod vms;
 mod wire;
@@ -52,6 +53,7 @@ pub use request::{
 pub use rights::Role;
 pub use sched::{SchedPool, SchedRequest, SchedRow, Scheduler, VcpuBudget};
 pub use storage::{ImageRow, SrRow, StorageRequest, VdiList, VdiRow, VdiUser};
+pub use store::{StoreNode, StoreQuotaRow, StoreRequest, StoreTree, StoreValue};
 pub use tuning::{ConfigUpdate, Trigger, TuneRequest};
 pub use vms::{Define, StartFailure, StartedAll, StateChange, StateChanges, VmRow, VmStatus};
 pub use wire::{

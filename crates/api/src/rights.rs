@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     CheckpointRequest, HostRequest, LimitChanges, PciRequest, PeerRequest, PsrRequest, Request,
-    SchedRequest, StorageRequest,
+    SchedRequest, StorageRequest, StoreRequest,
 };
 
 /// What a client may do. Each may do what those before it may.
@@ -124,6 +124,11 @@ impl Role {
                 Self::if_it_only_looks(matches!(request, CheckpointRequest::CheckpointList { .. }))
             }
             Request::Storage(request) => Self::if_it_only_looks(only_looks_at_storage(request)),
+            // Counts; all else is passwords and what may lead to others.
+            Request::Store(request) => Self::if_it_only_looks(matches!(
+                request,
+                StoreRequest::Quota { .. } | StoreRequest::Stats | StoreRequest::Metrics
+            )),
             Request::Host(request) => Self::if_it_only_looks(only_looks_at_host(request)),
         }
     }

@@ -19,6 +19,7 @@ mod render;
 mod saved;
 mod sched;
 mod storage;
+mod store;
 mod tuning;
 mod vms;
 
@@ -36,6 +37,8 @@ use toolstack::{Asker, Instant, Reply, Told};
 use xen::Uuid;
 
 pub use api::Role;
+
+pub use crate::store::StoreLink;
 
 /// The client is gone, or the daemon is about to end: nobody waits for the answer.
 #[derive(Debug)]
@@ -198,6 +201,15 @@ pub trait Daemon {
     /// Says why it cannot be joined.
     fn relay(&self, channel: ChannelId, to: &Outlet) -> Result<(), String>;
 
+    /// A connection to the store, with all that the daemon may do there.
+    ///
+    /// # Errors
+    /// Says why there is none.
+    fn store(&self) -> Result<Box<dyn StoreLink>, String>;
+
+    /// What the store's daemon tells of itself beside its protocol: `json` or `metrics`; `None` if it tells nothing.
+    fn store_status(&self, word: &str) -> Option<String>;
+
     /// The host, for requests about SRs and VDIs.
     fn storage(&self) -> Box<dyn System>;
 }
@@ -310,6 +322,7 @@ impl Service<'_> {
             Request::Operations => self.operations(),
             Request::Trace { target } => self.trace(target),
             Request::Storage(request) => self.storage_reply(request),
+            Request::Store(request) => self.store(request),
             Request::Counters => Ok(self.counters()),
         }
     }

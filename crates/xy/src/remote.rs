@@ -4,6 +4,7 @@ mod socket;
 
 use std::fmt;
 use std::io::{BufRead as _, BufReader, Read as _};
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -122,7 +123,7 @@ impl Remote {
     pub(crate) fn refusal(&self, command: &str) -> Option<String> {
         let first = command.split(' ').next().unwrap_or_default();
         let is_local = ON_THE_HOST.contains(&command)
-            || ["store", "image"].contains(&first)
+            || ["image"].contains(&first)
             // It would open a screen here.
             || command.contains(" -");
         is_local.then(|| {
@@ -136,6 +137,19 @@ impl Remote {
         request: &Request,
         mut on_news: impl FnMut(News),
     ) -> Result<Reply, CallError> {
+        let reply = self.follow(request, |news| {
+            on_news(news);
+            ControlFlow::Continue(())
+        })?;
+        reply.ok_or(CallError::Closed)
+    }
+
+    /// As `call`, until `on_news` has heard enough; then there is no reply.
+    pub(crate) fn follow(
+        &self,
+        request: &Request,
+        mut on_news: impl FnMut(News) -> ControlFlow<()>,
+    ) -> Result<Option<Reply>, CallError> {
         let mut fields = serde_json::to_value(request).unwrap_or_default();
         let op = fields.as_object_mut().and_then(|it| it.remove("op"));
         let op = op.as_ref().and_then(Value::as_str).unwrap_or_default();
@@ -164,12 +178,16 @@ impl Remote {
                 }
                 _ => return Err(CallError::Closed),
             }
-            match decode_answer(&line).map_err(CallError::Wire)? {
-                Answer::Progress(progress) => on_news(News::Progress(progress)),
-                Answer::Event(event) => on_news(News::Event(event)),
-                Answer::Warning(line) => on_news(News::Warning(line)),
-                Answer::Ok(reply) => return Ok(reply),
+            let news = match decode_answer(&line).map_err(CallError::Wire)? {
+                Answer::Progress(progress) => News::Progress(progress),
+                Answer::Event(event) => News::Event(event),
+                Answer::Warning(line) => News::Warning(line),
+                Answer::Changed(paths) => News::Changed(paths),
+                Answer::Ok(reply) => return Ok(Some(reply)),
                 Answer::Error(message) => return Err(CallError::Refused(message)),
+            };
+            if on_news(news).is_break() {
+                return Ok(None);
             }
         }
     }
@@ -250,8 +268,8 @@ mod tests {
         let (url, token) = ("https://xen1".to_owned(), "secret".to_owned());
         let remote = Remote { agent, url, token, ca: None };
         assert_eq!(
-            remote.refusal("store ls").as_deref(),
-            Some("store ls works on the host itself only: log in there, or leave out --host")
+            remote.refusal("image pull").as_deref(),
+            Some("image pull works on the host itself only: log in there, or leave out --host")
         );
         assert_eq!(remote.refusal("list"), None);
         assert!(!format!("{remote:?}").contains("secret"));

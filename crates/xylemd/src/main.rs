@@ -294,7 +294,10 @@ fn run(options: &Options) -> Result<()> {
     core.happened(toolstack::Event::Started);
     status::serve(status, &core).context("cannot serve the status socket")?;
     let relays = local_door::Relays::default();
-    let running = daemon::Running { core: Arc::clone(&core), system, channels, xl_conf, relays };
+    let store_links = store::StoreLinks::new(options.store_socket.clone());
+    let core_too = Arc::clone(&core);
+    let running =
+        daemon::Running { core: core_too, system, channels, xl_conf, relays, store_links };
     if let Some(listener) = peer_listener {
         peers::serve(listener, &directory, running.clone()).context("cannot serve peers")?;
     }

@@ -8,6 +8,7 @@ mod host;
 mod progress;
 mod psr;
 mod remote;
+mod remote_store;
 mod sched;
 mod storage;
 mod store;
