@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::activity::Activity;
 use crate::checkpoints::CheckpointRow;
 use crate::config::ListedConfig;
-use crate::host::{PciRow, PoolRow, Topology};
+use crate::host::{BootRow, PciRow, PoolRow, Topology, TrafficRow};
 use crate::objects::Objects;
 use crate::peers::{PeerCheck, PeerKey, PeerRow};
 use crate::psr::{PsrHardware, PsrSamples, PsrShares};
@@ -113,6 +113,8 @@ pub enum Reply {
     Topology(Topology),
     /// By domain: `all`, `none` or numbers.
     NodeAffinity(BTreeMap<u16, String>),
+    Traffic(Vec<TrafficRow>),
+    Boot(BootRow),
     Pools(Vec<PoolRow>),
     Pci(Vec<PciRow>),
     PsrHardware(PsrHardware),

@@ -30,6 +30,11 @@ pub enum HostRequest {
     },
     /// Answered by [`Reply::Defaults`](crate::Reply::Defaults).
     Defaults,
+    /// What domains send and receive through this host's backends. Answered by
+    /// [`Reply::Traffic`](crate::Reply::Traffic).
+    Traffic,
+    /// What guests can boot from here. Answered by [`Reply::Boot`](crate::Reply::Boot).
+    Boot,
     /// The NUMA nodes of domains. Answered by [`Reply::NodeAffinity`](crate::Reply::NodeAffinity).
     NodeAffinity {
         domids: Vec<u16>,
@@ -180,4 +185,36 @@ pub struct NodeRow {
     pub bytes_free: u64,
     /// To each node.
     pub distances: Vec<u32>,
+}
+
+/// A domain's network and disk I/O.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(default)]
+pub struct TrafficRow {
+    pub domid: u16,
+    /// Interfaces.
+    pub nets: u64,
+    pub sent_bytes: u64,
+    pub received_bytes: u64,
+    /// Disks.
+    pub vbds: u64,
+    pub out_of_requests: u64,
+    pub reads: u64,
+    pub writes: u64,
+    pub sectors_read: u64,
+    pub sectors_written: u64,
+}
+
+/// Programs of the host that guests boot by.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(default)]
+pub struct BootRow {
+    /// Paths of GRUB for guests of these kinds.
+    pub pvh_grub: Option<String>,
+    pub pv_grub: Option<String>,
+    /// Xen's own boot loader for PV guests is there.
+    pub pygrub: bool,
+    pub device_model: bool,
 }

@@ -35,7 +35,9 @@ pub use checkpoints::{
     CheckpointDisk, CheckpointRequest, CheckpointRow, MakeCheckpoint, MakeCopies, Revert,
 };
 pub use config::{BuildInfo, CreateInfo, Disk, DomainConfig, Fields, ListedConfig, Nic};
-pub use host::{CpuRow, HostRequest, NodeRow, PciRequest, PciRow, PoolRow, Topology};
+pub use host::{
+    BootRow, CpuRow, HostRequest, NodeRow, PciRequest, PciRow, PoolRow, Topology, TrafficRow,
+};
 pub use moves::{Arrival, Migrate, Pace, Reach, Runs, Speaks};
 pub use objects::{
     DeviceObject, DomainObject, Object, ObjectChange, Objects, OperationObject, VmObject, VmSizes,
@@ -45,7 +47,7 @@ pub use psr::{
     CachePart, PsrCache, PsrCmt, PsrCounter, PsrHardware, PsrLimits, PsrRequest, PsrSample,
     PsrSamples, PsrShare, PsrShares, PsrSocket, PsrUse,
 };
-pub use relays::RelayRequest;
+pub use relays::{RelayRequest, Report};
 pub use request::{
     Adopt, AfterSave, ConsoleKind, Create, DumpCore, LimitChanges, Planned, Request, Restore, Save,
     SavedFormat, Target, Targets, Wait, name_of,

@@ -5,6 +5,7 @@
 //! its replies become the API's, so every door has the same requests, refusals and log lines. Nothing here touches
 //! the operating system: what a service needs of the daemon around it is a [`Daemon`].
 
+mod boot;
 mod checkpoints;
 mod configs;
 mod devices;
@@ -20,6 +21,7 @@ mod saved;
 mod sched;
 mod storage;
 mod store;
+mod traffic;
 mod tuning;
 mod vms;
 
@@ -201,6 +203,12 @@ pub trait Daemon {
     /// Says why it cannot be joined.
     fn relay(&self, channel: ChannelId, to: &Outlet) -> Result<(), String>;
 
+    /// Writes a report about the host to a connection. It goes on by itself.
+    ///
+    /// # Errors
+    /// Says why it cannot be made.
+    fn report(&self, channel: ChannelId, report: api::Report) -> Result<(), String>;
+
     /// A connection to the store, with all that the daemon may do there.
     ///
     /// # Errors
@@ -308,7 +316,7 @@ impl Service<'_> {
             Request::Limits(changes) => self.limits(changes),
             Request::Info => self.info(),
             Request::Host(request) => self.host(request),
-            Request::Activity => Ok(api::Reply::Activity(self.daemon.activity())),
+            request @ (Request::Activity | Request::Counters) => Ok(self.counted(&request)),
             request @ (Request::Define(_)
             | Request::Undefine { .. }
             | Request::Vms
@@ -323,7 +331,6 @@ impl Service<'_> {
             Request::Trace { target } => self.trace(target),
             Request::Storage(request) => self.storage_reply(request),
             Request::Store(request) => self.store(request),
-            Request::Counters => Ok(self.counters()),
         }
     }
 
@@ -444,10 +451,12 @@ impl Service<'_> {
     }
 
     fn info(&self) -> Result<api::Reply, Failed> {
+        self.info_rows().map(api::Info).map(api::Reply::Info)
+    }
+
+    pub(crate) fn info_rows(&self) -> Result<Vec<(String, String)>, Failed> {
         match self.ask(toolstack::Request::HostInfo)? {
-            Reply::HostInfo(info) => {
-                Ok(api::Reply::Info(api::Info(render::host_info(&info, self.daemon.kernel()))))
-            }
+            Reply::HostInfo(info) => Ok(render::host_info(&info, self.daemon.kernel())),
             other => Err(unexpected(&other)),
         }
     }
@@ -471,7 +480,10 @@ impl Service<'_> {
         }
     }
 
-    fn counters(&self) -> api::Reply {
+    fn counted(&self, request: &Request) -> api::Reply {
+        if *request == Request::Activity {
+            return api::Reply::Activity(self.daemon.activity());
+        }
         let cost = render::cost(&self.daemon.totals());
         api::Reply::Counters(api::Counters { cost, ..Default::default() })
     }

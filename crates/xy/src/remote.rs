@@ -2,8 +2,10 @@
 
 mod socket;
 
+pub(crate) use socket::Attached;
+
 use std::fmt;
-use std::io::{BufRead as _, BufReader, Read as _};
+use std::io::{BufRead as _, BufReader, Read};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -25,18 +27,15 @@ const TOKEN_FILE: &str = ".config/xylem/token";
 const PROBLEM_BYTES_MAX: u64 = 64 << 10;
 
 /// Commands that use files, devices or programs of the host without asking xylemd, or hand it a connection.
-const ON_THE_HOST: [&str; 11] = [
+const ON_THE_HOST: [&str; 8] = [
     "adopt",
-    "bugreport",
-    "doctor",
     "export",
+    "image import",
+    "image pull",
     "import",
-    "migrate",
     "migrate-receive",
-    "top",
     "vdi-move",
     "vm-create",
-    "vncviewer",
 ];
 
 /// What is said on the command line, or by the environment, of another host.
@@ -121,12 +120,7 @@ impl fmt::Debug for Remote {
 impl Remote {
     /// Why a command cannot be run from here; `None` if it can.
     pub(crate) fn refusal(&self, command: &str) -> Option<String> {
-        let first = command.split(' ').next().unwrap_or_default();
-        let is_local = ON_THE_HOST.contains(&command)
-            || ["image"].contains(&first)
-            // It would open a screen here.
-            || command.contains(" -");
-        is_local.then(|| {
+        ON_THE_HOST.contains(&command).then(|| {
             format!("{command} works on the host itself only: log in there, or leave out --host")
         })
     }
@@ -189,6 +183,22 @@ impl Remote {
             if on_news(news).is_break() {
                 return Ok(None);
             }
+        }
+    }
+
+    /// Reads what is at this path.
+    pub(crate) fn get(&self, path: &str) -> Result<impl Read + use<>, String> {
+        let sent = self
+            .agent
+            .get(format!("{}{path}", self.url))
+            .header("authorization", format!("Bearer {}", self.token))
+            .call();
+        let response = sent.map_err(|error| self.unreachable(&error).to_string())?;
+        let status = response.status();
+        let body = response.into_body().into_with_config().limit(u64::MAX).reader();
+        match status {
+            StatusCode::OK => Ok(body),
+            _ => Err(self.problem(status, body)),
         }
     }
 

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
-use local_door::Relays;
+use local_door::{Relays, Reports};
 use service::{Ask, Daemon, Door, Gone, Kernel, News, Outlet, Role, StoreLink};
 use storage_host::LinuxSystem;
 use toolstack::channel::{Channel, ChannelId, Received};
@@ -38,6 +38,7 @@ pub(crate) struct Running {
     pub(crate) xl_conf: Arc<XlConf>,
     pub(crate) relays: Relays,
     pub(crate) store_links: StoreLinks,
+    pub(crate) reports: Reports,
 }
 
 impl Daemon for Running {
@@ -132,6 +133,12 @@ impl Daemon for Running {
         let ends = self.channels.take(channel);
         let ends = ends.ok_or("the connection that came with the request is gone")?;
         self.relays.begin(to, ends, || local_door::open_place(to))
+    }
+
+    fn report(&self, channel: ChannelId, report: api::Report) -> Result<(), String> {
+        let ends = self.channels.take(channel);
+        let ends = ends.ok_or("the connection that came with the request is gone")?;
+        self.reports.begin(report, ends)
     }
 
     fn store(&self) -> Result<Box<dyn StoreLink>, String> {

@@ -234,6 +234,10 @@ impl Daemon for Client {
         Ok(())
     }
 
+    fn report(&self, _: toolstack::channel::ChannelId, report: api::Report) -> Result<(), String> {
+        Err(format!("nobody makes a {report:?}"))
+    }
+
     fn store(&self) -> Result<Box<dyn service::StoreLink>, String> {
         Ok(Box::new(Link(self.host.connect())))
     }

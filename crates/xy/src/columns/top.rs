@@ -1,77 +1,10 @@
 //! xentop's columns. Source: xen `tools/xentop/xentop.c` and its output.
 
-use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::path::Path;
 
-use api::DomainRow;
+use api::{DomainRow, TrafficRow};
 
 use super::name;
-
-/// A domain's network and disk I/O through this host's backends.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub(crate) struct Devices {
-    nets: u64,
-    sent_bytes: u64,
-    received_bytes: u64,
-    vbds: u64,
-    out_of_requests: u64,
-    reads: u64,
-    writes: u64,
-    sectors_read: u64,
-    sectors_written: u64,
-}
-
-/// [`Devices`] by domid.
-#[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub(crate) struct Traffic(BTreeMap<u16, Devices>);
-
-impl Traffic {
-    /// From the counters of this host's backends; empty if they cannot be read.
-    pub(crate) fn of_this_host() -> Self {
-        let net = std::fs::read_to_string("/proc/net/dev").unwrap_or_default();
-        let mut traffic = Self::default();
-        traffic.add_net(&net);
-        traffic.add_vbds(Path::new("/sys/bus/xen-backend/devices"));
-        traffic
-    }
-
-    /// Parses `/proc/net/dev`. What the host receives on `vif3.0` was sent by domain 3.
-    fn add_net(&mut self, text: &str) {
-        for line in text.lines() {
-            let Some((interface, counts)) = line.split_once(':') else { continue };
-            let vif = interface.trim().strip_prefix("vif").and_then(|rest| rest.split_once('.'));
-            let Some(domid) = vif.and_then(|(domid, _)| domid.parse().ok()) else { continue };
-            let counts: Vec<u64> =
-                counts.split_whitespace().map(|word| word.parse().unwrap_or_default()).collect();
-            let devices = self.0.entry(domid).or_default();
-            devices.nets += 1;
-            devices.sent_bytes += counts.first().copied().unwrap_or_default();
-            devices.received_bytes += counts.get(8).copied().unwrap_or_default();
-        }
-    }
-
-    /// Reads blkback's statistics: a folder for each device, as `vbd-3-51712`.
-    fn add_vbds(&mut self, folder: &Path) {
-        let Ok(entries) = std::fs::read_dir(folder) else { return };
-        for entry in entries.flatten() {
-            let file = entry.file_name();
-            let vbd = file.to_str().and_then(|name| name.strip_prefix("vbd-")?.split_once('-'));
-            let Some(domid) = vbd.and_then(|(domid, _)| domid.parse().ok()) else { continue };
-            let count = |name: &str| {
-                let text = std::fs::read_to_string(entry.path().join("statistics").join(name));
-                text.ok().and_then(|text| text.trim().parse::<u64>().ok()).unwrap_or_default()
-            };
-            let devices = self.0.entry(domid).or_default();
-            devices.vbds += 1;
-            devices.out_of_requests += count("oo_req");
-            devices.reads += count("rd_req");
-            devices.writes += count("wr_req");
-            devices.sectors_read += count("rd_sect");
-            devices.sectors_written += count("wr_sect");
-        }
-    }
-}
 
 /// A line of the table.
 #[derive(Clone, Debug)]
@@ -86,7 +19,7 @@ pub(crate) struct Line {
     memory_max_kib: Option<u64>,
     memory_max_percent: f64,
     vcpus: u32,
-    devices: Devices,
+    devices: TrafficRow,
 }
 
 /// As in xentop: sizes in KiB are well within `f64`'s precision.
@@ -100,7 +33,7 @@ impl Line {
         row: &DomainRow,
         cpu_percent: f64,
         host_memory_kib: u64,
-        traffic: &Traffic,
+        traffic: &[TrafficRow],
     ) -> Self {
         let letter = |is: bool, letter| if is { letter } else { '-' };
         const CRASH: u8 = 3;
@@ -125,7 +58,7 @@ impl Line {
             memory_max_kib,
             memory_max_percent: percent(memory_max_kib.unwrap_or_default(), host_memory_kib),
             vcpus: row.vcpus_online,
-            devices: traffic.0.get(&row.domid).copied().unwrap_or_default(),
+            devices: traffic.iter().find(|it| it.domid == row.domid).copied().unwrap_or_default(),
         }
     }
 }
@@ -248,11 +181,9 @@ mod tests {
     }
 
     fn lines() -> Vec<Line> {
-        let mut traffic = Traffic::default();
-        traffic.add_net(
-            "Inter-| Receive | Transmit\n face |bytes packets\n    lo: 1 2 3\n\
-             vif7.0:  4096  1 0 0 0 0 0 0 2048 9 0 0 0 0 0 0\nvif7.1: 4096 0 0 0 0 0 0 0 0 0\n",
-        );
+        let (nets, sent_bytes, received_bytes) = (2, 8192, 2048);
+        let traffic =
+            [TrafficRow { domid: 7, nets, sent_bytes, received_bytes, ..TrafficRow::default() }];
         let dom0 = DomainRow {
             mem_max_kib: u64::MAX,
             blocked: false,
@@ -299,30 +230,5 @@ mod tests {
             assert_eq!(key.word(), word);
         }
         assert_eq!(Key::find("colour"), None);
-    }
-
-    #[test]
-    fn block_devices_are_counted_as_blkback_tells() {
-        let folder = std::env::temp_dir().join(format!("xy-top-{}", std::process::id()));
-        for (device, count) in [("vbd-3-51712", 1), ("vbd-3-51728", 2), ("vif-3-0", 4)] {
-            let statistics = folder.join(device).join("statistics");
-            std::fs::create_dir_all(&statistics).unwrap();
-            for name in ["oo_req", "rd_req", "wr_req", "rd_sect", "wr_sect"] {
-                std::fs::write(statistics.join(name), format!("{count}\n")).unwrap();
-            }
-        }
-        let mut traffic = Traffic::default();
-        traffic.add_vbds(&folder);
-        std::fs::remove_dir_all(&folder).unwrap();
-        let devices = Devices {
-            vbds: 2,
-            out_of_requests: 3,
-            reads: 3,
-            writes: 3,
-            sectors_read: 3,
-            sectors_written: 3,
-            ..Devices::default()
-        };
-        assert_eq!(traffic.0, BTreeMap::from([(3, devices)]));
     }
 }

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::io::IsTerminal as _;
 use std::time::{Duration, Instant};
 
-use api::{DomainRow, Request};
+use api::{DomainRow, HostRequest, Request};
 
 use super::expect_reply;
-use crate::columns::top::{Key, Line, Traffic, table};
+use crate::columns::top::{Key, Line, table};
 use crate::options::Options;
 use crate::session::{Failure, Session};
 
@@ -74,7 +74,8 @@ pub(crate) fn top(session: &mut Session, options: &Options) -> Result<(), Failur
             let seconds = Duration::from_nanos(used).as_secs_f64();
             Some(100.0 * seconds / elapsed?.as_secs_f64().max(1e-9))
         };
-        let traffic = Traffic::of_this_host();
+        let asked = session.call(&Request::Host(HostRequest::Traffic))?;
+        let traffic = expect_reply!(asked, Traffic);
         let total = rows.len();
         let mut lines: Vec<Line> = rows
             .iter()

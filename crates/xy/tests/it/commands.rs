@@ -704,10 +704,11 @@ fn top_prints_as_many_tables_as_were_asked_for() {
         )
     };
     let (first, second) = (list(1_000_000_000), list(1_000_000_001));
-    let daemon = Daemon::new(&[&[info], &[&first], &[&second]]);
+    let traffic = r#"{"ok":{"traffic":[]}}"#;
+    let daemon = Daemon::new(&[&[info], &[&first], &[traffic], &[&second], &[traffic]]);
     let arguments = ["top", "-b", "-i", "2", "-d", "0", "-s", "time", "-F", "Domain"];
     let (said, requests) = daemon.run(&arguments);
-    assert_eq!(requests.len(), 3);
+    assert_eq!(requests.len(), 5);
     let text = render(&said);
     let lines: Vec<&str> = text.lines().collect();
     assert_eq!(lines.len(), 5, "{text}");

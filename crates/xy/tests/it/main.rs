@@ -8,6 +8,8 @@ mod host;
 mod progress;
 mod psr;
 mod remote;
+mod remote_reports;
+mod remote_screen;
 mod remote_store;
 mod sched;
 mod storage;

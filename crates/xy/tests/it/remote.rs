@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use api::Role;
 use gate::{Secret, Who, entry_line};
+use local_door::Reports;
 use sim_daemon::{Population, SimDaemon, WorldConfig};
 
 pub(crate) struct Remote {
@@ -27,14 +28,21 @@ impl Drop for Remote {
 
 impl Remote {
     pub(crate) fn new() -> Self {
+        Self::of(|daemon| daemon)
+    }
+
+    /// Whose daemon has something more.
+    pub(crate) fn of(more: impl FnOnce(SimDaemon) -> SimDaemon) -> Self {
         static LAST: AtomicU32 = AtomicU32::new(0);
         let number = LAST.fetch_add(1, Ordering::Relaxed);
         let name = format!("xy-remote-{}-{number}.sock", std::process::id());
         let socket = std::env::temp_dir().join(name);
         let listener = local_door::listen(&socket).unwrap();
         let world = WorldConfig { seed: 1, memory_mib: 16_384, cpus: 4 };
-        let daemon = SimDaemon::start(world).unwrap();
         let store = socket.with_extension("store");
+        let xy = env!("CARGO_BIN_EXE_xy").into();
+        let reports = Reports::by(xy, socket.clone(), store.clone());
+        let daemon = more(SimDaemon::start(world).unwrap().with_reports(reports));
         daemon.serve_store(UnixListener::bind(&store).unwrap()).unwrap();
         local_door::serve(listener, Arc::new(daemon)).unwrap();
         Population::at(&socket, 1).unwrap().make(5, |_| ()).unwrap();
@@ -135,9 +143,15 @@ fn what_cannot_be_done_from_afar_is_refused_with_the_reason() {
         (&["destroy", "far"][..], "xy: far: no such domain; `xy list` shows them all\n"),
         (&["console", "far"], "xy: far: no such domain; `xy list` shows them all\n"),
         (
-            &["create", "-V", "x"],
-            "xy: create -V works on the host itself only: log in there, or leave out --host\n",
+            &["adopt", "x"],
+            "xy: adopt works on the host itself only: log in there, or leave out --host\n",
         ),
+        (
+            &["migrate", "--ssh", "web-0", "xen2"],
+            "xy: migrate: xen2 is no peer of the host, which other hosts are reached by from afar: 'xy peer add' makes one; by \
+             ssh, log in on the host itself\n",
+        ),
+        (&["migrate", "--tls", "web-0", "xen2"], "xy: xen2: a simulated host has no peers\n"),
     ] {
         let (status, _, error) = remote.run(arguments);
         assert_eq!((status, error.as_str()), (1, expected));
