@@ -26,16 +26,17 @@ const TOKEN_FILE: &str = ".config/xylem/token";
 /// Of an error's text.
 const PROBLEM_BYTES_MAX: u64 = 64 << 10;
 
-/// Commands that use files, devices or programs of the host without asking xylemd, or hand it a connection.
-const ON_THE_HOST: [&str; 8] = [
-    "adopt",
-    "export",
-    "image import",
-    "image pull",
-    "import",
-    "migrate-receive",
-    "vdi-move",
-    "vm-create",
+const DISKS: &str = "uses disks as devices of the host";
+/// Commands that use files, devices or programs of the host without asking xylemd, or hand it a connection; and why.
+const ON_THE_HOST: [(&str, &str); 8] = [
+    ("adopt", "ends processes of the other toolstack and takes its files away"),
+    ("export", DISKS),
+    ("image import", DISKS),
+    ("image pull", DISKS),
+    ("import", DISKS),
+    ("migrate-receive", "is the other end of a connection by ssh"),
+    ("vdi-move", DISKS),
+    ("vm-create", DISKS),
 ];
 
 /// What is said on the command line, or by the environment, of another host.
@@ -120,8 +121,10 @@ impl fmt::Debug for Remote {
 impl Remote {
     /// Why a command cannot be run from here; `None` if it can.
     pub(crate) fn refusal(&self, command: &str) -> Option<String> {
-        ON_THE_HOST.contains(&command).then(|| {
-            format!("{command} works on the host itself only: log in there, or leave out --host")
+        ON_THE_HOST.iter().find(|(name, _)| *name == command).map(|(_, why)| {
+            format!(
+                "{command} works on the host itself only, since it {why}: log in there, or leave out --host"
+            )
         })
     }
 
@@ -279,7 +282,10 @@ mod tests {
         let remote = Remote { agent, url, token, ca: None };
         assert_eq!(
             remote.refusal("image pull").as_deref(),
-            Some("image pull works on the host itself only: log in there, or leave out --host")
+            Some(
+                "image pull works on the host itself only, since it uses disks as devices of the host: log in there, or leave out \
+                 --host"
+            )
         );
         assert_eq!(remote.refusal("list"), None);
         assert!(!format!("{remote:?}").contains("secret"));

@@ -144,7 +144,8 @@ fn what_cannot_be_done_from_afar_is_refused_with_the_reason() {
         (&["console", "far"], "xy: far: no such domain; `xy list` shows them all\n"),
         (
             &["adopt", "x"],
-            "xy: adopt works on the host itself only: log in there, or leave out --host\n",
+            "xy: adopt works on the host itself only, since it ends processes of the other toolstack and takes its files away: log in \
+             there, or leave out --host\n",
         ),
         (
             &["migrate", "--ssh", "web-0", "xen2"],
