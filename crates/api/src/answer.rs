@@ -7,13 +7,14 @@ use serde::{Deserialize, Serialize};
 use crate::activity::Activity;
 use crate::checkpoints::CheckpointRow;
 use crate::config::ListedConfig;
-use crate::host::{PciRow, PoolRow, Topology};
+use crate::host::{BootRow, PciRow, PoolRow, Topology};
 use crate::objects::Objects;
 use crate::peers::{PeerCheck, PeerKey, PeerRow};
 use crate::psr::{PsrHardware, PsrSamples, PsrShares};
 use crate::request::is_unset;
 use crate::sched::SchedPool;
 use crate::storage::{ImageRow, SrRow, VdiList};
+use crate::store::{StoreQuotaRow, StoreTree};
 use crate::traffic::Traffic;
 use crate::vms::{StartedAll, StateChanges, VmRow};
 
@@ -26,6 +27,8 @@ pub enum Answer {
     Event(DomainEvent),
     /// One line about a configuration, to clients that asked for warnings.
     Warning(String),
+    /// Paths of the store, to a client that watches.
+    Changed(Vec<String>),
     Ok(Reply),
     /// One line for the operator: the object, the error, and what to do.
     Error(String),
@@ -96,6 +99,13 @@ pub enum Reply {
     Srs(Vec<SrRow>),
     Vdis(VdiList),
     Images(Vec<ImageRow>),
+    StoreTree(StoreTree),
+    /// For each path.
+    StoreValues(Vec<Option<String>>),
+    StoreNames(Vec<Option<Vec<String>>>),
+    StoreQuota(Vec<StoreQuotaRow>),
+    /// Whatever the daemon tells: numbers, objects and lists of them.
+    StoreStats(serde_json::Value),
     Checkpointed {
         name: String,
     },
@@ -104,6 +114,7 @@ pub enum Reply {
     Topology(Topology),
     /// By domain: `all`, `none` or numbers.
     NodeAffinity(BTreeMap<u16, String>),
+    Boot(BootRow),
     Pools(Vec<PoolRow>),
     Pci(Vec<PciRow>),
     PsrHardware(PsrHardware),

@@ -20,6 +20,8 @@ pub enum News {
     Progress(Progress),
     Event(DomainEvent),
     Warning(String),
+    /// Paths of the store.
+    Changed(Vec<String>),
 }
 
 /// A failed call.
@@ -145,6 +147,7 @@ impl Client {
                 Answer::Progress(progress) => on_news(News::Progress(progress)),
                 Answer::Event(event) => on_news(News::Event(event)),
                 Answer::Warning(line) => on_news(News::Warning(line)),
+                Answer::Changed(paths) => on_news(News::Changed(paths)),
                 Answer::Ok(reply) => return Ok(reply),
                 Answer::Error(message) => return Err(CallError::Refused(message)),
             }

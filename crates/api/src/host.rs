@@ -30,6 +30,8 @@ pub enum HostRequest {
     },
     /// Answered by [`Reply::Defaults`](crate::Reply::Defaults).
     Defaults,
+    /// What guests can boot from here. Answered by [`Reply::Boot`](crate::Reply::Boot).
+    Boot,
     /// The NUMA nodes of domains. Answered by [`Reply::NodeAffinity`](crate::Reply::NodeAffinity).
     NodeAffinity {
         domids: Vec<u16>,
@@ -180,4 +182,17 @@ pub struct NodeRow {
     pub bytes_free: u64,
     /// To each node.
     pub distances: Vec<u32>,
+}
+
+/// Programs of the host that guests boot by.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(default)]
+pub struct BootRow {
+    /// Paths of GRUB for guests of these kinds.
+    pub pvh_grub: Option<String>,
+    pub pv_grub: Option<String>,
+    /// Xen's own boot loader for PV guests is there.
+    pub pygrub: bool,
+    pub device_model: bool,
 }

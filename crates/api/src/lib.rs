@@ -1,7 +1,7 @@
 //! The protocol between `xylemd` and its clients, such as `xy`: one JSON object per line.
 //!
 //! A client writes a request line, `{"version":1,"op":"list"}`, and reads lines until the final
-//! one: any number of `{"progress":..}`, `{"event":..}` and `{"warning":..}`, then one `{"ok":..}`
+//! one: any number of `{"progress":..}`, `{"event":..}`, `{"warning":..}` and `{"changed":..}`, then one `{"ok":..}`
 //! or `{"error":".."}`. A connection carries one request after another. This crate makes no
 //! decisions about VMs; only [`client`] uses a socket.
 
@@ -20,6 +20,7 @@ mod request;
 mod rights;
 mod sched;
 mod storage;
+mod store;
 mod traffic;
 mod tuning;
 mod vms;
@@ -35,7 +36,7 @@ pub use checkpoints::{
     CheckpointDisk, CheckpointRequest, CheckpointRow, MakeCheckpoint, MakeCopies, Revert,
 };
 pub use config::{BuildInfo, CreateInfo, Disk, DomainConfig, Fields, ListedConfig, Nic};
-pub use host::{CpuRow, HostRequest, NodeRow, PciRequest, PciRow, PoolRow, Topology};
+pub use host::{BootRow, CpuRow, HostRequest, NodeRow, PciRequest, PciRow, PoolRow, Topology};
 pub use moves::{Arrival, Migrate, Pace, Reach, Runs, Speaks};
 pub use objects::{
     DeviceObject, DomainObject, Object, ObjectChange, Objects, OperationObject, VmObject, VmSizes,
@@ -45,7 +46,7 @@ pub use psr::{
     CachePart, PsrCache, PsrCmt, PsrCounter, PsrHardware, PsrLimits, PsrRequest, PsrSample,
     PsrSamples, PsrShare, PsrShares, PsrSocket, PsrUse,
 };
-pub use relays::RelayRequest;
+pub use relays::{RelayRequest, Report};
 pub use request::{
     Adopt, AfterSave, ConsoleKind, Create, DumpCore, LimitChanges, Planned, Request, Restore, Save,
     SavedFormat, Target, Targets, Wait, name_of,
@@ -53,6 +54,7 @@ pub use request::{
 pub use rights::Role;
 pub use sched::{SchedPool, SchedRequest, SchedRow, Scheduler, VcpuBudget};
 pub use storage::{ImageRow, SrRow, StorageRequest, VdiList, VdiRow, VdiUser};
+pub use store::{StoreNode, StoreQuotaRow, StoreRequest, StoreTree, StoreValue};
 pub use traffic::{DiskTraffic, Traffic, VifTraffic};
 pub use tuning::{ConfigUpdate, Trigger, TuneRequest};
 pub use vms::{Define, StartFailure, StartedAll, StateChange, StateChanges, VmRow, VmStatus};

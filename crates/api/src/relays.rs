@@ -1,4 +1,4 @@
-//! Consoles and screens of VMs, for clients that cannot open them themselves.
+//! Consoles and screens of VMs and reports about the host, for clients that cannot open or make them themselves.
 
 use serde::{Deserialize, Serialize};
 
@@ -21,4 +21,17 @@ pub enum RelayRequest {
     },
     /// RFB, as VNC viewers speak it.
     Screen { target: Target },
+    /// Written to the client, and its end is the connection's.
+    Report { of: Report },
+}
+
+/// What is said of the host.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
+pub enum Report {
+    /// What is not as it should be, as JSON.
+    Doctor,
+    /// Versions, states and logs, as a tar file.
+    Bugreport,
 }

@@ -9,6 +9,7 @@ use crate::peers::PeerRequest;
 use crate::relays::RelayRequest;
 use crate::sched::SchedRequest;
 use crate::storage::StorageRequest;
+use crate::store::StoreRequest;
 use crate::tuning::TuneRequest;
 use crate::vms::Define;
 
@@ -325,6 +326,8 @@ pub enum Request {
     },
     /// SRs and VDIs.
     Storage(StorageRequest),
+    /// The xenstore.
+    Store(StoreRequest),
     /// Attaches a disk to a running domain, in the syntax of `disk=`. Answered by
     /// [`Reply::Done`](crate::Reply::Done).
     BlockAttach {

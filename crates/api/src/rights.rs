@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    CheckpointRequest, HostRequest, LimitChanges, PciRequest, PeerRequest, PsrRequest, Request,
-    SchedRequest, StorageRequest,
+    CheckpointRequest, HostRequest, LimitChanges, PciRequest, PeerRequest, PsrRequest,
+    RelayRequest, Report, Request, SchedRequest, StorageRequest, StoreRequest,
 };
 
 /// What a client may do. Each may do what those before it may.
@@ -75,7 +75,8 @@ impl Role {
             | Request::Objects { .. }
             | Request::WaitFor { .. }
             | Request::Operations
-            | Request::Trace { .. } => Self::Viewer,
+            | Request::Trace { .. }
+            | Request::Relay(RelayRequest::Report { of: Report::Doctor }) => Self::Viewer,
             Request::Shutdown { .. }
             | Request::Reboot { .. }
             | Request::Destroy { .. }
@@ -116,14 +117,14 @@ impl Role {
             // Passwords of VNC and SPICE are among these.
             | Request::Configs { .. }
             | Request::ConfigText { .. } => Self::Admin,
-            Request::Limits(changes) => Self::if_it_only_looks(*changes == LimitChanges::default()),
-            Request::Sched(_) | Request::Peer(PeerRequest::Key | PeerRequest::List) => Self::Viewer,
+            Request::Peer(PeerRequest::Key | PeerRequest::List) => Self::Viewer,
             Request::Peer(_) => Self::Admin,
-            Request::Checkpoint(request) => {
-                Self::if_it_only_looks(matches!(request, CheckpointRequest::CheckpointList { .. }))
-            }
-            Request::Storage(request) => Self::if_it_only_looks(only_looks_at_storage(request)),
-            Request::Host(request) => Self::if_it_only_looks(only_looks_at_host(request)),
+            Request::Limits(_)
+            | Request::Sched(_)
+            | Request::Checkpoint(_)
+            | Request::Storage(_)
+            | Request::Store(_)
+            | Request::Host(_) => Self::if_it_only_looks(only_looks(request)),
         }
     }
 
@@ -139,6 +140,23 @@ impl Role {
             let (needed, own) = (needed.as_str(), self.as_str());
             format!("not permitted: this needs the role {needed}, and yours is {own}")
         })
+    }
+}
+
+/// Requests of which some look and others change something.
+fn only_looks(request: &Request) -> bool {
+    match request {
+        Request::Limits(changes) => *changes == LimitChanges::default(),
+        Request::Sched(request) => !matches!(request, SchedRequest::Change { .. }),
+        Request::Checkpoint(request) => matches!(request, CheckpointRequest::CheckpointList { .. }),
+        Request::Storage(request) => only_looks_at_storage(request),
+        // Counts; all else is passwords and what may lead to others.
+        Request::Store(request) => matches!(
+            request,
+            StoreRequest::Quota { .. } | StoreRequest::Stats | StoreRequest::Metrics
+        ),
+        Request::Host(request) => only_looks_at_host(request),
+        _ => false,
     }
 }
 
@@ -167,6 +185,7 @@ fn only_looks_at_host(request: &HostRequest) -> bool {
     match request {
         HostRequest::Topology { .. }
         | HostRequest::Defaults
+        | HostRequest::Boot
         | HostRequest::NodeAffinity { .. }
         | HostRequest::Pools
         | HostRequest::Enforcing => true,

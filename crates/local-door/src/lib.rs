@@ -6,6 +6,7 @@
 mod answers;
 mod lines;
 mod relays;
+mod reports;
 mod seats;
 mod who;
 
@@ -33,6 +34,7 @@ pub use crate::answers::{Answered, Waiting, reply, reply_in_time};
 pub use crate::lines::ChannelEnds;
 use crate::lines::Lines;
 pub use crate::relays::{Relays, open_place};
+pub use crate::reports::Reports;
 use crate::seats::Seats;
 use crate::who::Who;
 pub use crate::who::group;

@@ -10,6 +10,7 @@ use toolstack::xen_host::{HostAsk, HostTold, Pool, Topology, scheduler_name};
 use toolstack::{Reply, Request, xlcfg};
 use xen::DomId;
 
+use crate::boot::boot;
 use crate::{Failed, Service, pci, render, unexpected};
 
 impl Service<'_> {
@@ -32,6 +33,12 @@ impl Service<'_> {
             HostRequest::Defaults => {
                 let bridge = self.host_defaults()?.bridge().unwrap_or_default().to_owned();
                 return Ok(api::Reply::Defaults { bridge });
+            }
+            HostRequest::Boot => {
+                let info = self.info_rows()?;
+                let word = |key: &str| info.iter().find(|it| it.0 == key).map_or("", |it| &it.1);
+                let version = format!("{}.{}", word("xen_major"), word("xen_minor"));
+                return Ok(api::Reply::Boot(boot(&mut *self.daemon.storage(), &version)));
             }
             HostRequest::Pools => HostAsk::Pools,
             HostRequest::PoolCreate { file, text, overrides, dry_run } => {

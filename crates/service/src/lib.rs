@@ -5,6 +5,7 @@
 //! its replies become the API's, so every door has the same requests, refusals and log lines. Nothing here touches
 //! the operating system: what a service needs of the daemon around it is a [`Daemon`].
 
+mod boot;
 mod checkpoints;
 mod configs;
 mod devices;
@@ -19,6 +20,7 @@ mod render;
 mod saved;
 mod sched;
 mod storage;
+mod store;
 pub mod traffic;
 mod tuning;
 mod vms;
@@ -37,6 +39,8 @@ use toolstack::{Asker, Instant, Reply, Told};
 use xen::Uuid;
 
 pub use api::Role;
+
+pub use crate::store::StoreLink;
 
 /// The client is gone, or the daemon is about to end: nobody waits for the answer.
 #[derive(Debug)]
@@ -202,6 +206,21 @@ pub trait Daemon {
     /// Says why it cannot be joined.
     fn relay(&self, channel: ChannelId, to: &Outlet) -> Result<(), String>;
 
+    /// Writes a report about the host to a connection. It goes on by itself.
+    ///
+    /// # Errors
+    /// Says why it cannot be made.
+    fn report(&self, channel: ChannelId, report: api::Report) -> Result<(), String>;
+
+    /// A connection to the store, with all that the daemon may do there.
+    ///
+    /// # Errors
+    /// Says why there is none.
+    fn store(&self) -> Result<Box<dyn StoreLink>, String>;
+
+    /// What the store's daemon tells of itself beside its protocol: `json` or `metrics`; `None` if it tells nothing.
+    fn store_status(&self, word: &str) -> Option<String>;
+
     /// The host, for requests about SRs and VDIs.
     fn storage(&self) -> Box<dyn System>;
 }
@@ -314,6 +333,7 @@ impl Service<'_> {
             Request::Operations => self.operations(),
             Request::Trace { target } => self.trace(target),
             Request::Storage(request) => self.storage_reply(request),
+            Request::Store(request) => self.store(request),
         }
     }
 
@@ -434,10 +454,12 @@ impl Service<'_> {
     }
 
     fn info(&self) -> Result<api::Reply, Failed> {
+        self.info_rows().map(api::Info).map(api::Reply::Info)
+    }
+
+    pub(crate) fn info_rows(&self) -> Result<Vec<(String, String)>, Failed> {
         match self.ask(toolstack::Request::HostInfo)? {
-            Reply::HostInfo(info) => {
-                Ok(api::Reply::Info(api::Info(render::host_info(&info, self.daemon.kernel()))))
-            }
+            Reply::HostInfo(info) => Ok(render::host_info(&info, self.daemon.kernel())),
             other => Err(unexpected(&other)),
         }
     }

@@ -1,4 +1,4 @@
-//! Consoles and screens, joined to connections that come with requests.
+//! Consoles, screens and reports, joined to connections that come with requests.
 
 use api::{RelayRequest, Target};
 use toolstack::{Reply, Request};
@@ -26,6 +26,10 @@ impl Service<'_> {
             RelayRequest::Screen { target: Target(target) } => {
                 let (vm, domid) = self.resolve(&target)?;
                 Outlet { vm, domid: domid.0, place: Place::Server(self.screen(vm)?) }
+            }
+            RelayRequest::Report { of } => {
+                self.daemon.report(self.channel()?, of).map_err(Failed::Told)?;
+                return Ok(api::Reply::Done);
             }
         };
         self.daemon.relay(self.channel()?, &outlet).map_err(Failed::Told)?;

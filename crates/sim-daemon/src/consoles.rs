@@ -28,11 +28,13 @@ pub(crate) struct Consoles {
     deeds: Sender<Deed>,
     kept: Arc<Mutex<BTreeMap<ChannelId, ChannelEnds>>>,
     relays: Relays,
+    /// The server of all screens.
+    pub(crate) screen: Option<String>,
 }
 
 impl Consoles {
     pub(crate) fn new(deeds: Sender<Deed>) -> Self {
-        Self { deeds, kept: Arc::default(), relays: Relays::default() }
+        Self { deeds, kept: Arc::default(), relays: Relays::default(), screen: None }
     }
 
     /// Keeps a connection that came with a request.
@@ -47,7 +49,7 @@ impl Consoles {
         id
     }
 
-    fn take(&self, id: ChannelId) -> Option<ChannelEnds> {
+    pub(crate) fn take(&self, id: ChannelId) -> Option<ChannelEnds> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner).remove(&id)
     }
 
@@ -57,7 +59,11 @@ impl Consoles {
         match to.place {
             // Whatever has this path on the real host is none of it.
             Place::Terminal(_) => self.relays.begin(to, ends, || self.open(DomId(to.domid))),
-            Place::Server(_) => Err("a simulated host has no screens".to_owned()),
+            Place::Server(_) => {
+                let screen = self.screen.clone().ok_or("a simulated host has no screens")?;
+                let to = Outlet { place: Place::Server(screen), ..to.clone() };
+                self.relays.begin(&to, ends, || local_door::open_place(&to))
+            }
         }
     }
 

@@ -1,12 +1,13 @@
 //! What the service of requests needs of a daemon, by messages to the simulation's thread.
 
+use std::os::unix::net::UnixListener;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Sender};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use local_door::{Answered, ChannelEnds, Served, Waiting};
-use service::{Ask, Daemon, Door, Gone, Kernel, News, Outlet, Role};
+use local_door::{Answered, ChannelEnds, Reports, Served, Waiting};
+use service::{Ask, Daemon, Door, Gone, Kernel, News, Outlet, Role, StoreLink};
 use storage::System;
 use toolstack::channel::ChannelId;
 use toolstack::work::Cost;
@@ -15,6 +16,7 @@ use toolstack::{Asker, Reply};
 use xen::Uuid;
 
 use crate::consoles::Consoles;
+use crate::store::{self, StoreDoor};
 use crate::system::RemoteSystem;
 use crate::world::{Deed, World, WorldConfig};
 
@@ -29,6 +31,7 @@ pub struct SimDaemon {
     origin_unix_ms: u64,
     defaults: Arc<HostDefaults>,
     consoles: Consoles,
+    reports: Option<Reports>,
 }
 
 impl SimDaemon {
@@ -57,7 +60,28 @@ impl SimDaemon {
         let origin_unix = now.saturating_sub(Instant::now().duration_since(origin));
         let origin_unix_ms = u64::try_from(origin_unix.as_millis()).unwrap_or(u64::MAX);
         let consoles = Consoles::new(deeds.clone());
-        Ok(Self { deeds, origin_unix_ms, defaults: Arc::default(), consoles })
+        Ok(Self { deeds, origin_unix_ms, defaults: Arc::default(), consoles, reports: None })
+    }
+
+    /// All VMs have this server's screen.
+    #[must_use]
+    pub fn with_screen(mut self, address: String) -> Self {
+        self.consoles.screen = Some(address);
+        self
+    }
+
+    /// Has reports made by these.
+    #[must_use]
+    pub fn with_reports(self, reports: Reports) -> Self {
+        Self { reports: Some(reports), ..self }
+    }
+
+    /// Serves the simulated host's store on a socket, as `xylem-xenstored` does.
+    ///
+    /// # Errors
+    /// There can be no thread.
+    pub fn serve_store(&self, listener: UnixListener) -> std::io::Result<()> {
+        store::serve(listener, self.deeds.clone())
     }
 
     fn begin(&self, ask: Ask) -> mpsc::Receiver<Answered> {
@@ -157,6 +181,21 @@ impl Daemon for SimDaemon {
 
     fn relay(&self, channel: ChannelId, to: &Outlet) -> Result<(), String> {
         self.consoles.relay(channel, to)
+    }
+
+    fn report(&self, channel: ChannelId, report: api::Report) -> Result<(), String> {
+        let none = "nobody makes reports about a simulated host";
+        let reports = self.reports.as_ref().ok_or(none)?;
+        let gone = "the connection that came with the request is gone";
+        reports.begin(report, self.consoles.take(channel).ok_or(gone)?)
+    }
+
+    fn store(&self) -> Result<Box<dyn StoreLink>, String> {
+        Ok(Box::new(StoreDoor::new(self.deeds.clone())))
+    }
+
+    fn store_status(&self, _: &str) -> Option<String> {
+        None
     }
 
     fn storage(&self) -> Box<dyn System> {

@@ -8,6 +8,7 @@
 mod consoles;
 mod daemon;
 mod population;
+mod store;
 mod system;
 mod world;
 

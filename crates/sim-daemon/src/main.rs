@@ -14,6 +14,8 @@ Serves a simulated Xen host as xylemd serves a real one, without Xen and without
 Clients find it by the variable XYLEMD_SOCKET.
 
       --socket PATH    Where to serve (default: xylemd-sim.sock in XDG_RUNTIME_DIR or /tmp)
+      --store-socket PATH
+                       Where to serve its store, which clients find by the variable XENSTORED_PATH (default: nowhere)
   -n, --vms N          VMs to begin with (default: 20)
       --busy           Change one VM or another all the time
       --memory MIB     Memory of the host (default: 65536)
@@ -24,6 +26,7 @@ Clients find it by the variable XYLEMD_SOCKET.
 
 struct Options {
     socket: PathBuf,
+    store_socket: Option<PathBuf>,
     vms: u32,
     busy: bool,
     world: WorldConfig,
@@ -34,6 +37,7 @@ fn options() -> Result<Option<Options>> {
     let folder = std::env::var_os("XDG_RUNTIME_DIR").unwrap_or_else(|| "/tmp".into());
     let mut options = Options {
         socket: PathBuf::from(folder).join("xylemd-sim.sock"),
+        store_socket: None,
         vms: 20,
         busy: false,
         world: WorldConfig { seed: 1, memory_mib: 65_536, cpus: 16 },
@@ -42,6 +46,7 @@ fn options() -> Result<Option<Options>> {
     while let Some(argument) = parser.next()? {
         match argument {
             Long("socket") => options.socket = parser.value()?.into(),
+            Long("store-socket") => options.store_socket = Some(parser.value()?.into()),
             Short('n') | Long("vms") => options.vms = parser.value()?.parse()?,
             Long("busy") => options.busy = true,
             Long("memory") => options.world.memory_mib = parser.value()?.parse()?,

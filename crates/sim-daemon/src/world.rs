@@ -14,6 +14,8 @@ use toolstack::ClientId;
 use toolstack::work::Cost;
 use xen::DomId;
 
+use crate::store::{StoreDeed, StoreLinks};
+
 /// How long the thread sleeps at most: time goes on for guests that do nothing, too.
 const TICK: Duration = Duration::from_millis(100);
 
@@ -37,6 +39,8 @@ pub(crate) enum Deed {
     System(Box<dyn FnOnce(&mut SimOs) + Send>),
     /// What a domain has printed on its console; `None` if it has none any more.
     Printed(DomId, Sender<Option<String>>),
+    /// A client's connection to the store.
+    Store(StoreDeed),
     /// What all work has cost.
     Totals(Sender<Cost>),
     /// What devices have been used for.
@@ -88,6 +92,7 @@ pub(crate) struct World {
     host: SimHost,
     daemon: Daemon,
     waiting: BTreeMap<ClientId, Waiting>,
+    store_links: StoreLinks,
     /// The real time of the virtual time 0.
     origin: Instant,
 }
@@ -108,7 +113,8 @@ impl World {
         let now = Duration::from_nanos(host.now().0);
         let began = Instant::now();
         let origin = began.checked_sub(now).unwrap_or(began);
-        Ok(Self { host, daemon, waiting: BTreeMap::new(), origin })
+        let store_links = StoreLinks::default();
+        Ok(Self { host, daemon, waiting: BTreeMap::new(), store_links, origin })
     }
 
     /// The real time of the virtual time 0.
@@ -166,6 +172,7 @@ impl World {
             Deed::Printed(domid, answer) => {
                 let _gone = answer.send(self.host.printed(domid));
             }
+            Deed::Store(deed) => self.store_links.take(&self.host, deed),
             Deed::Totals(answer) => {
                 // A client that has hung up no longer wants to know.
                 let _gone = answer.send(self.daemon.totals.clone());

@@ -516,7 +516,8 @@ impl SocketTransport {
     }
 
     /// Whether there is something to read.
-    pub(crate) fn has_input(&self) -> bool {
+    #[must_use]
+    pub fn has_input(&self) -> bool {
         !self.store.0.borrow_mut().server.output(self.connection).is_empty()
     }
 

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use api::client::Client;
-use api::{Answer, LINE_BYTES_MAX, Reply, Request, Role, StorageRequest, Wait};
+use api::{Answer, LINE_BYTES_MAX, Reply, Request, Role, StorageRequest, StoreRequest, Wait};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::UnixStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -55,7 +55,8 @@ fn may_take_long(request: &Request) -> bool {
         | Request::DumpCore(_)
         | Request::HostShutdown { .. }
         | Request::Checkpoint(_)
-        | Request::StartAll => true,
+        | Request::StartAll
+        | Request::Store(StoreRequest::Watch { .. }) => true,
         Request::Shutdown { wait, .. } | Request::Reboot { wait, .. } => *wait != Wait::Asked,
         Request::Storage(request) => !matches!(request, StorageRequest::SrList),
         _ => false,
@@ -207,7 +208,10 @@ impl Call {
             match self.next().await? {
                 Answer::Ok(reply) => return Ok(reply),
                 Answer::Error(why) => return Err(CallError::Refused(why)),
-                Answer::Progress(_) | Answer::Event(_) | Answer::Warning(_) => {}
+                Answer::Progress(_)
+                | Answer::Event(_)
+                | Answer::Warning(_)
+                | Answer::Changed(_) => {}
             }
         }
     }

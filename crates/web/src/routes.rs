@@ -7,6 +7,7 @@ mod metrics;
 mod objects;
 mod openapi;
 pub(crate) mod page;
+mod reports;
 mod requests;
 mod session;
 mod tasks;
@@ -44,6 +45,8 @@ pub(crate) fn router(shared: &Arc<Shared>, rest: Option<Router>) -> Router {
         .route("/v1/vms/{vm}/console", get(consoles::console))
         .route("/v1/vms/{vm}/screen", get(consoles::screen))
         .route("/v1/vms/{vm}/{action}", post(requests::act))
+        .route("/v1/doctor", get(reports::doctor))
+        .route("/v1/bugreport", get(reports::bugreport))
         .route("/v1/domains", get(objects::all(Class::Domain)))
         .route("/v1/srs", get(objects::all(Class::Sr)))
         .route("/v1/operations", get(objects::all(Class::Operation)))

@@ -88,7 +88,7 @@ async fn run(
             Answer::Ok(reply) => return Ok(reply),
             Answer::Error(why) => return Err(CallError::Refused(why)),
             Answer::Progress(far) => lock(&shared.tasks.tasks).went_on(number, far),
-            Answer::Event(_) | Answer::Warning(_) => {}
+            Answer::Event(_) | Answer::Warning(_) | Answer::Changed(_) => {}
         }
     }
 }

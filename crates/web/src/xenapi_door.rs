@@ -226,7 +226,10 @@ impl Door {
             match answer {
                 Answer::Ok(reply) => return Ok(reply),
                 Answer::Error(why) => return Err(why),
-                Answer::Progress(_) | Answer::Event(_) | Answer::Warning(_) => {}
+                Answer::Progress(_)
+                | Answer::Event(_)
+                | Answer::Warning(_)
+                | Answer::Changed(_) => {}
             }
         }
     }

@@ -12,6 +12,7 @@ mod access;
 mod acl;
 pub mod client;
 mod error;
+mod escape;
 mod journal;
 mod path;
 mod permission;
@@ -26,6 +27,7 @@ mod watch;
 pub mod wire;
 
 pub use error::Error;
+pub use escape::{escape, unescape};
 pub use journal::RECORD_VERSION;
 pub use path::{CanonicalPath, OwnedPath, Path};
 pub use permission::{Access, Permission};

@@ -174,15 +174,8 @@ pub(crate) fn run(session: &mut Session, arguments: Vec<String>) -> Result<(), F
     }
     let options = Options::parse(command, arguments)?;
     session.remote = place.find()?;
-    if let Some(remote) = &session.remote {
-        let opens = ["V", "A"].into_iter().find(|letter| options.has(letter));
-        let name = match opens.filter(|_| ["create", "restore", "start"].contains(&command.name)) {
-            Some(letter) => format!("{} -{letter}", command.name),
-            None => command.name.to_owned(),
-        };
-        if let Some(why) = remote.refusal(&name) {
-            return Err(Failure::failed(why));
-        }
+    if let Some(why) = session.remote.as_ref().and_then(|remote| remote.refusal(command.name)) {
+        return Err(Failure::failed(why));
     }
     (command.run)(session, &options).map_err(Failure::without_xl)
 }

@@ -2,8 +2,11 @@
 
 mod socket;
 
+pub(crate) use socket::Attached;
+
 use std::fmt;
-use std::io::{BufRead as _, BufReader, Read as _};
+use std::io::{BufRead as _, BufReader, Read};
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,18 +26,17 @@ const TOKEN_FILE: &str = ".config/xylem/token";
 /// Of an error's text.
 const PROBLEM_BYTES_MAX: u64 = 64 << 10;
 
-/// Commands that use files, devices or programs of the host without asking xylemd, or hand it a connection.
-const ON_THE_HOST: [&str; 10] = [
-    "adopt",
-    "bugreport",
-    "doctor",
-    "export",
-    "import",
-    "migrate",
-    "migrate-receive",
-    "vdi-move",
-    "vm-create",
-    "vncviewer",
+const DISKS: &str = "uses disks as devices of the host";
+/// Commands that use files, devices or programs of the host without asking xylemd, or hand it a connection; and why.
+const ON_THE_HOST: [(&str, &str); 8] = [
+    ("adopt", "ends processes of the other toolstack and takes its files away"),
+    ("export", DISKS),
+    ("image import", DISKS),
+    ("image pull", DISKS),
+    ("import", DISKS),
+    ("migrate-receive", "is the other end of a connection by ssh"),
+    ("vdi-move", DISKS),
+    ("vm-create", DISKS),
 ];
 
 /// What is said on the command line, or by the environment, of another host.
@@ -119,13 +121,10 @@ impl fmt::Debug for Remote {
 impl Remote {
     /// Why a command cannot be run from here; `None` if it can.
     pub(crate) fn refusal(&self, command: &str) -> Option<String> {
-        let first = command.split(' ').next().unwrap_or_default();
-        let is_local = ON_THE_HOST.contains(&command)
-            || ["store", "image"].contains(&first)
-            // It would open a screen here.
-            || command.contains(" -");
-        is_local.then(|| {
-            format!("{command} works on the host itself only: log in there, or leave out --host")
+        ON_THE_HOST.iter().find(|(name, _)| *name == command).map(|(_, why)| {
+            format!(
+                "{command} works on the host itself only, since it {why}: log in there, or leave out --host"
+            )
         })
     }
 
@@ -135,6 +134,19 @@ impl Remote {
         request: &Request,
         mut on_news: impl FnMut(News),
     ) -> Result<Reply, CallError> {
+        let reply = self.follow(request, |news| {
+            on_news(news);
+            ControlFlow::Continue(())
+        })?;
+        reply.ok_or(CallError::Closed)
+    }
+
+    /// As `call`, until `on_news` has heard enough; then there is no reply.
+    pub(crate) fn follow(
+        &self,
+        request: &Request,
+        mut on_news: impl FnMut(News) -> ControlFlow<()>,
+    ) -> Result<Option<Reply>, CallError> {
         let mut fields = serde_json::to_value(request).unwrap_or_default();
         let op = fields.as_object_mut().and_then(|it| it.remove("op"));
         let op = op.as_ref().and_then(Value::as_str).unwrap_or_default();
@@ -163,13 +175,33 @@ impl Remote {
                 }
                 _ => return Err(CallError::Closed),
             }
-            match decode_answer(&line).map_err(CallError::Wire)? {
-                Answer::Progress(progress) => on_news(News::Progress(progress)),
-                Answer::Event(event) => on_news(News::Event(event)),
-                Answer::Warning(line) => on_news(News::Warning(line)),
-                Answer::Ok(reply) => return Ok(reply),
+            let news = match decode_answer(&line).map_err(CallError::Wire)? {
+                Answer::Progress(progress) => News::Progress(progress),
+                Answer::Event(event) => News::Event(event),
+                Answer::Warning(line) => News::Warning(line),
+                Answer::Changed(paths) => News::Changed(paths),
+                Answer::Ok(reply) => return Ok(Some(reply)),
                 Answer::Error(message) => return Err(CallError::Refused(message)),
+            };
+            if on_news(news).is_break() {
+                return Ok(None);
             }
+        }
+    }
+
+    /// Reads what is at this path.
+    pub(crate) fn get(&self, path: &str) -> Result<impl Read + use<>, String> {
+        let sent = self
+            .agent
+            .get(format!("{}{path}", self.url))
+            .header("authorization", format!("Bearer {}", self.token))
+            .call();
+        let response = sent.map_err(|error| self.unreachable(&error).to_string())?;
+        let status = response.status();
+        let body = response.into_body().into_with_config().limit(u64::MAX).reader();
+        match status {
+            StatusCode::OK => Ok(body),
+            _ => Err(self.problem(status, body)),
         }
     }
 
@@ -249,8 +281,11 @@ mod tests {
         let (url, token) = ("https://xen1".to_owned(), "secret".to_owned());
         let remote = Remote { agent, url, token, ca: None };
         assert_eq!(
-            remote.refusal("store ls").as_deref(),
-            Some("store ls works on the host itself only: log in there, or leave out --host")
+            remote.refusal("image pull").as_deref(),
+            Some(
+                "image pull works on the host itself only, since it uses disks as devices of the host: log in there, or leave out \
+                 --host"
+            )
         );
         assert_eq!(remote.refusal("list"), None);
         assert!(!format!("{remote:?}").contains("secret"));

@@ -130,6 +130,8 @@ impl Session {
         let on_news = |session: &Self, news| match news {
             News::Progress(progress) => session.show(&progress),
             News::Event(event) => on_event(session, event),
+            // Only of a watch, which is followed elsewhere.
+            News::Changed(_) => {}
             News::Warning(line) => session.tell(&one_line(&line)),
         };
         let reply = match &self.remote {
@@ -167,7 +169,7 @@ impl Session {
         let mut client = Client::connect(&socket_path())?;
         let reply = client.call_with_channel(request, ends, |news| match news {
             News::Progress(progress) => self.show(&progress),
-            News::Event(_) => {}
+            News::Event(_) | News::Changed(_) => {}
             News::Warning(line) => self.tell(&one_line(&line)),
         });
         self.wipe();

@@ -6,8 +6,8 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
-use local_door::Relays;
-use service::{Ask, Daemon, Door, Gone, Kernel, News, Outlet, Role};
+use local_door::{Relays, Reports};
+use service::{Ask, Daemon, Door, Gone, Kernel, News, Outlet, Role, StoreLink};
 use storage_host::LinuxSystem;
 use toolstack::channel::{Channel, ChannelId, Received};
 use toolstack::work::Cost;
@@ -17,6 +17,7 @@ use xen::Uuid;
 
 use crate::channels::Channels;
 use crate::core::Core;
+use crate::store::StoreLinks;
 use crate::traffic::Backends;
 use crate::xlconf::XlConf;
 
@@ -37,6 +38,8 @@ pub(crate) struct Running {
     pub(crate) channels: Channels,
     pub(crate) xl_conf: Arc<XlConf>,
     pub(crate) relays: Relays,
+    pub(crate) store_links: StoreLinks,
+    pub(crate) reports: Reports,
     pub(crate) backends: Backends,
 }
 
@@ -136,6 +139,20 @@ impl Daemon for Running {
         let ends = self.channels.take(channel);
         let ends = ends.ok_or("the connection that came with the request is gone")?;
         self.relays.begin(to, ends, || local_door::open_place(to))
+    }
+
+    fn report(&self, channel: ChannelId, report: api::Report) -> Result<(), String> {
+        let ends = self.channels.take(channel);
+        let ends = ends.ok_or("the connection that came with the request is gone")?;
+        self.reports.begin(report, ends)
+    }
+
+    fn store(&self) -> Result<Box<dyn StoreLink>, String> {
+        self.store_links.connect()
+    }
+
+    fn store_status(&self, word: &str) -> Option<String> {
+        self.store_links.status(word)
     }
 
     fn storage(&self) -> Box<dyn storage::System> {

@@ -42,6 +42,7 @@ use std::thread;
 use anyhow::{Context, Result, bail};
 use image_parser::{Limits, Parser};
 use jail::{Groups, Jail};
+use local_door::Reports;
 use peer_link::Address;
 use toolstack::Level;
 use toolstack::balloon::DOM0_KIB_LEAST;
@@ -295,9 +296,21 @@ fn run(options: &Options) -> Result<()> {
     core.happened(toolstack::Event::Started);
     status::serve(status, &core).context("cannot serve the status socket")?;
     let relays = local_door::Relays::default();
+    let store_links = store::StoreLinks::new(options.store_socket.clone());
+    let (socket, store_socket) = (options.socket.clone(), options.store_socket.clone());
+    let reports = Reports::by(Reports::program(), socket, store_socket);
     let backends = traffic::Backends::default();
-    let running =
-        daemon::Running { core: Arc::clone(&core), system, channels, xl_conf, relays, backends };
+    let core_too = Arc::clone(&core);
+    let running = daemon::Running {
+        core: core_too,
+        system,
+        channels,
+        xl_conf,
+        relays,
+        store_links,
+        reports,
+        backends,
+    };
     if let Some(listener) = peer_listener {
         peers::serve(listener, &directory, running.clone()).context("cannot serve peers")?;
     }

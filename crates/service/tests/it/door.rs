@@ -12,6 +12,7 @@ use toolstack::work::Cost;
 use toolstack::xlcfg::{HostDefaults, read_host};
 use toolstack::{Asker, Instant};
 use xen::Uuid;
+use xenstore::client::Transport;
 
 /// Virtual time that a request may take at most.
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -94,6 +95,25 @@ impl Client {
             .into_iter()
             .map(|it| without(it.message))
             .collect()
+    }
+}
+
+/// A connection to the simulated store.
+struct Link(xenstore::client::Client<sim::SocketTransport>);
+
+impl Transport for Link {
+    fn send(&mut self, bytes: &[u8]) -> Result<(), xen::Errno> {
+        self.0.transport_mut().send(bytes)
+    }
+
+    fn recv(&mut self, into: &mut [u8]) -> Result<usize, xen::Errno> {
+        self.0.transport_mut().recv(into)
+    }
+}
+
+impl service::StoreLink for Link {
+    fn wait(&mut self, _: Duration) -> Result<bool, String> {
+        Ok(self.0.transport().has_input())
     }
 }
 
@@ -216,6 +236,18 @@ impl Daemon for Client {
     fn relay(&self, _: toolstack::channel::ChannelId, to: &service::Outlet) -> Result<(), String> {
         self.relayed.borrow_mut().push(to.clone());
         Ok(())
+    }
+
+    fn report(&self, _: toolstack::channel::ChannelId, report: api::Report) -> Result<(), String> {
+        Err(format!("nobody makes a {report:?}"))
+    }
+
+    fn store(&self) -> Result<Box<dyn service::StoreLink>, String> {
+        Ok(Box::new(Link(self.host.connect())))
+    }
+
+    fn store_status(&self, _: &str) -> Option<String> {
+        None
     }
 
     fn storage(&self) -> Box<dyn System> {

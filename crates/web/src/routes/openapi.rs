@@ -50,6 +50,7 @@ pub(crate) fn build() -> Value {
     document.add_actions();
     document.add_consoles();
     document.add_requests();
+    document.add_reports();
     document.add_tasks();
     document.add_sessions();
     document.add_numbers();
@@ -364,6 +365,31 @@ impl Document {
             });
             self.add("post", &path, call, None);
         }
+    }
+
+    fn add_reports(&mut self) {
+        let finding = json!({
+            "type": "object",
+            "required": ["level", "about", "text", "advice"],
+            "properties": {
+                "level": { "enum": ["ok", "warning", "problem"] },
+                "about": { "type": "string" },
+                "text": { "type": "string" },
+                "advice": { "type": "string", "description": "What to do; empty if there is nothing to do." },
+            },
+        });
+        let call = json!({ "summary": "What of the host is not as it should be." });
+        self.add("get", "/v1/doctor", call, Some(json!({ "type": "array", "items": finding })));
+        let call = json!({
+            "summary": "Versions, states and logs of the host, without passwords. For admins.",
+            "responses": {
+                "200": {
+                    "description": "A tar file.",
+                    "content": { "application/x-tar": { "schema": { "type": "string", "format": "binary" } } },
+                },
+            },
+        });
+        self.add("get", "/v1/bugreport", call, None);
     }
 
     fn add_tasks(&mut self) {

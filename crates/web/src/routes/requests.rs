@@ -341,7 +341,9 @@ fn lines(follow: Follow) -> Result<Response, Problem> {
                 follow.note(why);
                 None
             }
-            Answer::Progress(_) | Answer::Event(_) | Answer::Warning(_) => Some(follow),
+            Answer::Progress(_) | Answer::Event(_) | Answer::Warning(_) | Answer::Changed(_) => {
+                Some(follow)
+            }
         };
         Some((Ok::<_, std::convert::Infallible>(line), rest))
     });
@@ -370,7 +372,7 @@ pub(crate) fn subject(request: &Request) -> String {
     let of = |key: &str| match json.get(key)? {
         Value::String(text) => Some(text.clone()),
         Value::Array(all) => {
-            let all = all.iter().filter_map(Value::as_str);
+            let all = all.iter().filter_map(|it| it.as_str().or_else(|| it.get("path")?.as_str()));
             Some(all.collect::<Vec<_>>().join(" "))
         }
         Value::Object(map) => {
@@ -379,7 +381,8 @@ pub(crate) fn subject(request: &Request) -> String {
         }
         _ => None,
     };
-    let keys = ["target", "targets", "vm", "vdi", "name", "pool", "file"];
+    let keys =
+        ["target", "targets", "vm", "vdi", "name", "pool", "file", "path", "paths", "values"];
     let found = keys.into_iter().find_map(of).filter(|it| !it.is_empty());
     found.unwrap_or_default()
 }

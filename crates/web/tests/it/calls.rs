@@ -45,6 +45,7 @@ fn body_of(op: &str) -> Value {
         "checkpoint" => json!({ "do": "checkpoint-list" }),
         "qemu-monitor-command" => json!({ "target": "db-1", "command": "info block" }),
         "storage" => json!({ "do": "sr-list" }),
+        "store" => json!({ "do": "tree", "path": "/local/domain", "depth": 1 }),
         "block-attach" => json!({ "target": "web-0", "disk": "/srv/none,raw,xvdz,w", "cwd": "/" }),
         "block-detach" => json!({ "target": "web-0", "disk": "xvdz" }),
         "cd-eject" => json!({ "target": "web-0", "drive": "hdc" }),

@@ -10,6 +10,7 @@ mod follow;
 mod machine;
 mod nodes;
 mod transaction;
+mod tree;
 
 pub use batch::{Batch, HasChildren, Replies};
 pub use blocking::{Client, ClientCounters};
@@ -17,6 +18,10 @@ pub use follow::DomainUpdate;
 pub use machine::{ClientMachine, ProtocolError, WatchEvent};
 pub use nodes::Nodes;
 pub use transaction::{PreparedCommit, Transaction};
+pub use tree::{
+    Cursor, Extent, Parents, Part, PartMax, TreeFailed, TreeNode, join, list, part, remove,
+    set_permissions,
+};
 
 use alloc::string::String;
 
@@ -44,6 +49,20 @@ pub trait Transport {
     /// The errno; `EOPNOTSUPP` if not supported.
     fn reconnect(&mut self) -> Result<(), xen::Errno> {
         Err(xen::Errno::EOPNOTSUPP)
+    }
+}
+
+impl<T: Transport + ?Sized> Transport for alloc::boxed::Box<T> {
+    fn send(&mut self, bytes: &[u8]) -> Result<(), xen::Errno> {
+        (**self).send(bytes)
+    }
+
+    fn recv(&mut self, into: &mut [u8]) -> Result<usize, xen::Errno> {
+        (**self).recv(into)
+    }
+
+    fn reconnect(&mut self) -> Result<(), xen::Errno> {
+        (**self).reconnect()
     }
 }
 

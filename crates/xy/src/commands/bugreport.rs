@@ -7,7 +7,7 @@ mod secrets;
 mod tar;
 
 use std::fs::File;
-use std::io::{Read, Seek as _, SeekFrom, Write as _};
+use std::io::{self, Read, Seek as _, SeekFrom, Write};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -15,7 +15,7 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::options::Options;
-use crate::session::{Failure, Session};
+use crate::session::{Failure, Session, one_line};
 use secrets::without_secrets;
 
 /// Commands of `xy`, each a file of the report.
@@ -68,38 +68,59 @@ pub(crate) fn bugreport(session: &mut Session, options: &Options) -> Result<(), 
         Some(path) => PathBuf::from(path),
         None => PathBuf::from(format!("{name}.tar")),
     };
-    let shown = path.display();
-    let cannot = |error: std::io::Error| Failure::failed(format!("cannot write {shown}: {error}"));
+    let cannot =
+        |error: io::Error| Failure::failed(format!("cannot write {}: {error}", path.display()));
+    if path.as_os_str() == "-" {
+        // As another program wants it, which says the rest.
+        return write(&mut io::stdout(), &name, now).map(drop).map_err(cannot);
+    }
+    // What cannot be had is said before there is a file.
+    let far = match &session.remote {
+        Some(remote) => {
+            Some(remote.get("/v1/bugreport").map_err(|why| Failure::failed(one_line(&why)))?)
+        }
+        None => None,
+    };
     let mut file =
         File::options().write(true).create_new(true).mode(0o600).open(&path).map_err(cannot)?;
+    let entries = match far {
+        Some(far) => tar::copy(far, &mut file),
+        None => write(&mut file, &name, now),
+    };
+    let entries = entries.and_then(|entries| file.sync_all().map(|()| entries)).map_err(cannot)?;
+    session.print(&format!(
+        "{}: {entries} files. It names VMs, disks and networks of {} host; passwords and keys are \
+         left out. Read it before you send it.\n",
+        path.display(),
+        if session.remote.is_some() { "the" } else { "this" },
+    ));
+    Ok(())
+}
+
+/// Writes the report; returns how many files are in it.
+fn write(file: &mut impl Write, name: &str, now: u64) -> io::Result<u64> {
     let mut entries = 0;
     let mut put = |entry: &str, text: &str| {
         entries += 1;
         let entry = format!("{name}/{entry}");
         file.write_all(&tar::entry(&entry, without_secrets(text).as_bytes(), now))
     };
-    let own = std::env::current_exe().map_err(cannot)?;
+    let own = std::env::current_exe()?;
     for command in COMMANDS {
-        put(&format!("xy-{}.txt", file_name(command)), &output_of(&own, command))
-            .map_err(cannot)?;
+        put(&format!("xy-{}.txt", file_name(command)), &output_of(&own, command))?;
     }
     for command in PROGRAMS {
         let (program, arguments) = command.split_once(' ').unwrap_or((command, ""));
-        put(&format!("{program}.txt"), &output_of(Path::new(program), arguments))
-            .map_err(cannot)?;
+        put(&format!("{program}.txt"), &output_of(Path::new(program), arguments))?;
     }
     for path in FILES.iter().map(PathBuf::from).chain(logs()) {
         if let Some(text) = end_of(&path) {
             let entry = path.strip_prefix("/").unwrap_or(&path).display().to_string();
-            put(&format!("files/{entry}"), &text).map_err(cannot)?;
+            put(&format!("files/{entry}"), &text)?;
         }
     }
-    file.write_all(&tar::END).and_then(|()| file.sync_all()).map_err(cannot)?;
-    session.print(&format!(
-        "{shown}: {entries} files. It names VMs, disks and networks of this host; passwords and \
-         keys are left out. Read it before you send it.\n"
-    ));
-    Ok(())
+    file.write_all(&tar::END)?;
+    Ok(entries)
 }
 
 /// A command as a file's name.

@@ -59,7 +59,7 @@ impl Wanted {
 }
 
 /// A name as a part of a URL.
-fn escaped(name: &str) -> String {
+pub(super) fn escaped(name: &str) -> String {
     let escape = |byte: u8| match byte {
         b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'~' => {
             char::from(byte).to_string()

@@ -178,9 +178,8 @@ pub(crate) fn follow(
     options: &Options,
     report: &CreateReport,
 ) -> Result<(), Failure> {
-    if options.has("vncviewer") || options.has("vncviewer-autopass") {
-        vnc::start_viewer(session, report.domid);
-    }
+    let has_viewer = options.has("vncviewer") || options.has("vncviewer-autopass");
+    let viewer = has_viewer.then(|| vnc::start_viewer(session, report.domid, &report.uuid));
     if options.has("c") {
         session.flush();
         let target = api::Target(report.uuid.clone());
@@ -203,7 +202,11 @@ pub(crate) fn follow(
             thread::sleep(FOREGROUND_INTERVAL);
         }
     }
-    Ok(())
+    // It shows the screen of another host through this process.
+    match viewer.flatten().map(thread::JoinHandle::join) {
+        Some(Ok(Err(why))) => Err(Failure::failed(why)),
+        _ => Ok(()),
+    }
 }
 
 fn is_there(session: &mut Session, report: &CreateReport) -> Result<bool, Failure> {

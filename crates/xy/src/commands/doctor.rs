@@ -6,14 +6,22 @@ mod facts;
 mod findings;
 
 use std::fmt::Write as _;
+use std::io::Read as _;
 
 use crate::columns::shown;
 use crate::options::Options;
-use crate::session::{Failure, Session};
+use crate::remote::Remote;
+use crate::session::{Failure, Session, one_line};
 use findings::{Finding, Level, findings};
 
+/// Of what another host says.
+const FINDINGS_BYTES_MAX: u64 = 1 << 20;
+
 pub(crate) fn doctor(session: &mut Session, options: &Options) -> Result<(), Failure> {
-    let found = findings(&facts::read(session));
+    let found = match &session.remote {
+        Some(remote) => far(remote)?,
+        None => findings(&facts::read(session)),
+    };
     if options.has("json") {
         session.print_json(&found);
     } else {
@@ -24,6 +32,13 @@ pub(crate) fn doctor(session: &mut Session, options: &Options) -> Result<(), Fai
         true => Err(Failure::Failed(Vec::new())),
         false => Ok(()),
     }
+}
+
+/// What the `xy` of another host finds there.
+fn far(remote: &Remote) -> Result<Vec<Finding>, Failure> {
+    let said = remote.get("/v1/doctor").map_err(|why| Failure::failed(one_line(&why)))?;
+    serde_json::from_reader(said.take(FINDINGS_BYTES_MAX))
+        .map_err(|error| Failure::failed(format!("bad answer from the host: {error}")))
 }
 
 fn lines(found: &[Finding]) -> String {

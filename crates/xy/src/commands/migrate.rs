@@ -99,6 +99,13 @@ pub(crate) fn migrate(session: &mut Session, options: &Options) -> Result<(), Fa
     let paused = options.has("p");
     let connection = match is_peer(session, options, host)? {
         true => None,
+        // Keys, questions and messages of ssh are those of whoever has started it.
+        false if session.remote.is_some() => {
+            return Err(Failure::failed(format!(
+                "migrate: {host} is no peer of the host, which other hosts are reached by from afar: 'xy peer add' makes one; \
+                 by ssh, log in on the host itself"
+            )));
+        }
         false => Some(Connection::to(host, options.value("s"), if paused { " -p" } else { "" })?),
     };
     let by = match &connection {

@@ -1,16 +1,22 @@
-//! `xy store`: the store itself, without `xylemd` in between.
+//! `xy store`: the store itself, without `xylemd` in between; that of another host by its `xylemd`.
 //!
 //! Options, output and exit status are those of the tools in Xen's xenstore-utils
 //! (`tools/xs-clients/xenstore_client.c`), so that scripts can use either.
 
-mod escape;
+mod far;
 mod live;
 mod stats;
 mod tree;
 
+use std::ops::ControlFlow::{Break, Continue};
+
+use api::{StoreRequest, StoreValue};
 use xen::DomId;
-use xenstore::client::{Batch, Client, ClientError, Nodes, Transaction};
-use xenstore::{Access, Permission};
+use xenstore::client::{
+    Batch, Client, ClientError, Extent, Nodes as _, Parents, TreeFailed, list as tree_list, remove,
+    set_permissions,
+};
+use xenstore::{Access, Error, Permission, escape, unescape};
 use xenstore_socket::StoreSocket;
 
 use crate::command::{Command, DryRun, JSON, MANY};
@@ -131,7 +137,6 @@ const SOCKET: Flag =
 const PATIENCE: std::time::Duration = std::time::Duration::from_secs(10);
 
 type Store = Client<StoreSocket>;
-type InTransaction<'a> = Transaction<'a, StoreSocket>;
 
 pub(super) fn connect() -> Result<Store, Failure> {
     let path = xenstore_socket::default_path();
@@ -154,165 +159,132 @@ impl From<ClientError> for Failure {
     }
 }
 
-/// An error message as in the tool, followed by the store's.
-fn doing(what: &str, path: &str, error: &ClientError) -> Failure {
-    match error.refusal() {
-        Some(refusal) => Failure::failed(format!("{what} {path}: {refusal}")),
-        None => failed(error),
+impl From<TreeFailed> for Failure {
+    fn from(error: TreeFailed) -> Self {
+        Self::failed(error.to_string())
     }
 }
 
 fn read(session: &mut Session, options: &Options) -> Result<(), Failure> {
-    let mut batch = Batch::new();
-    for path in &options.operands {
-        batch.read(path);
-    }
-    let replies = connect()?.run_at_once(&batch)?;
-    for (index, path) in options.operands.iter().enumerate() {
-        let value =
-            replies.get(index).map_err(|error| doing("couldn't read path", path, &error))?;
+    for (path, value) in options.operands.iter().zip(values(session, &options.operands)?) {
+        let missing = || Failure::failed(format!("couldn't read path {path}: {}", Error::ENOENT));
+        let value = value.ok_or_else(missing)?;
         if options.has("prefix") {
             session.print(&format!("{path}: "));
         }
         if options.has("raw") {
-            session.print_bytes(value);
+            session.print_bytes(&value);
         } else {
-            session.print(&format!("{}\n", escape::escape(value)));
+            session.print(&format!("{}\n", escape(&value)));
         }
     }
     Ok(())
 }
 
-fn write(_session: &mut Session, options: &Options) -> Result<(), Failure> {
+/// Values of one moment, as far as the nodes are there.
+fn values(session: &mut Session, paths: &[String]) -> Result<Vec<Option<Vec<u8>>>, Failure> {
+    if session.remote.is_some() {
+        return far::values(session, paths);
+    }
+    let mut batch = Batch::new();
+    for path in paths {
+        batch.read(path);
+    }
+    let replies = connect()?.run_at_once(&batch)?;
+    let value = |(index, path): (usize, &String)| match replies.get_optional(index) {
+        Ok(value) => Ok(value.map(<[u8]>::to_vec)),
+        Err(error) => Err(TreeFailed::new("couldn't read path", path, &error).into()),
+    };
+    paths.iter().enumerate().map(value).collect()
+}
+
+fn write(session: &mut Session, options: &Options) -> Result<(), Failure> {
     if options.operands.len() % 2 == 1 {
         let path = &options.operands[options.operands.len() - 1];
         return Err(Failure::usage(format!(
             "store write: {path:?} has no value; see 'xy help store write'"
         )));
     }
+    let value = |value: &str| match options.has("raw") {
+        true => value.as_bytes().to_vec(),
+        false => unescape(value),
+    };
+    let pairs = options.operands.chunks_exact(2).map(|pair| (&pair[0], value(&pair[1])));
+    if session.remote.is_some() {
+        let value = |(path, value): (&String, Vec<u8>)| StoreValue {
+            path: path.clone(),
+            value: escape(&value),
+        };
+        return far::done(session, StoreRequest::Write { values: pairs.map(value).collect() });
+    }
     let mut batch = Batch::new();
-    for pair in options.operands.chunks_exact(2) {
-        let (path, value) = (&pair[0], &pair[1]);
-        let value =
-            if options.has("raw") { value.clone().into_bytes() } else { escape::unescape(value) };
+    for (path, value) in pairs {
         batch.write(path, value);
     }
     let mut store = connect()?;
     if let [path, _] = &options.operands[..] {
         let replies = store.run(&batch)?;
-        replies.get(0).map_err(|error| doing("could not write path", path, &error))?;
+        replies.get(0).map_err(|error| TreeFailed::new("could not write path", path, &error))?;
         return Ok(());
     }
     store.commit(&batch)?;
     Ok(())
 }
 
-fn rm(_session: &mut Session, options: &Options) -> Result<(), Failure> {
-    let tidy = options.has("tidy");
+fn rm(session: &mut Session, options: &Options) -> Result<(), Failure> {
+    let (paths, tidy) = (&options.operands, options.has("tidy"));
+    if session.remote.is_some() {
+        return far::done(session, StoreRequest::Rm { paths: paths.clone(), tidy });
+    }
+    let parents = if tidy { Parents::RemovedIfBare } else { Parents::Kept };
     connect()?.transaction(|transaction| {
-        options.operands.iter().try_for_each(|path| remove(transaction, path, tidy))
+        paths.iter().try_for_each(|path| Ok(remove(transaction, path, parents)?))
     })
 }
 
-fn remove(transaction: &mut InTransaction<'_>, path: &str, tidy: bool) -> Result<(), Failure> {
-    let mut path = path;
-    loop {
-        transaction.rm(path).map_err(|error| doing("could not remove path", path, &error))?;
-        match path.rsplit_once('/') {
-            Some((parent, _)) if tidy && is_bare(transaction, parent)? => path = parent,
-            _ => return Ok(()),
-        }
-    }
-}
-
-/// Whether the node is empty. The root and missing nodes are not.
-fn is_bare(transaction: &mut InTransaction<'_>, path: &str) -> Result<bool, Failure> {
-    if path.is_empty() || transaction.read_optional(path)?.is_none_or(|value| !value.is_empty()) {
-        return Ok(false);
-    }
-    Ok(transaction.directory(path)?.is_empty())
-}
-
-fn exists(_session: &mut Session, options: &Options) -> Result<(), Failure> {
-    let mut batch = Batch::new();
-    for path in &options.operands {
-        batch.read(path);
-    }
-    let replies = connect()?.run_at_once(&batch)?;
+fn exists(session: &mut Session, options: &Options) -> Result<(), Failure> {
     // Like the tool, it does not report missing nodes, but all other errors.
-    for index in 0..batch.len() {
-        if replies.get_optional(index)?.is_none() {
-            return Err(Failure::Failed(Vec::new()));
-        }
+    match values(session, &options.operands)?.iter().all(Option::is_some) {
+        true => Ok(()),
+        false => Err(Failure::Failed(Vec::new())),
     }
-    Ok(())
 }
 
 fn list(session: &mut Session, options: &Options) -> Result<(), Failure> {
-    // What was listed before a failure is printed with it.
-    let (listings, failure) = connect()?.transaction(|transaction| {
-        let mut listings = Vec::new();
-        for path in &options.operands {
-            match transaction.directory(path) {
-                Ok(names) => listings.push((path, names)),
-                Err(error) if error.refusal().is_some() => {
-                    return Ok((listings, Some(doing("could not list path", path, &error))));
-                }
-                Err(error) => return Err(failed(&error)),
-            }
-        }
-        Ok((listings, None))
-    })?;
-    for (path, names) in listings {
+    let paths = &options.operands;
+    let listings = match session.remote {
+        Some(_) => far::names(session, paths)?,
+        None => connect()?.transaction(|transaction| tree_list(transaction, paths))?,
+    };
+    // What was listed before a node that is not there is printed with the failure.
+    for (path, names) in paths.iter().zip(listings) {
+        let missing = || Failure::failed(format!("could not list path {path}: {}", Error::ENOENT));
         let prefix = match path.as_str() {
             _ if !options.has("prefix") => String::new(),
             "/" => "/".to_owned(),
             path => format!("{path}/"),
         };
-        for name in names {
+        for name in names.ok_or_else(missing)? {
             session.print(&format!("{prefix}{name}\n"));
         }
     }
-    failure.map_or(Ok(()), Err)
+    Ok(())
 }
 
-fn chmod(_session: &mut Session, options: &Options) -> Result<(), Failure> {
+fn chmod(session: &mut Session, options: &Options) -> Result<(), Failure> {
     let (path, permissions) = options.operands.split_first().expect("at least two");
     let permissions: Vec<Permission> =
         permissions.iter().map(|text| permission(text)).collect::<Result<_, _>>()?;
-    connect()?.transaction(|transaction| {
-        set_permissions(transaction, path, &permissions)?;
-        if options.has("upto") {
-            let mut above = path.as_str();
-            while let Some((parent, _)) = above.rsplit_once('/') {
-                if !parent.is_empty() {
-                    set_permissions(transaction, parent, &permissions)?;
-                }
-                above = parent;
-            }
-        }
-        if options.has("recurse") {
-            let mut below = vec![path.clone()];
-            while let Some(path) = below.pop() {
-                for name in transaction.directory(&path)? {
-                    let child = tree::join(&path, &name);
-                    set_permissions(transaction, &child, &permissions)?;
-                    below.push(child);
-                }
-            }
-        }
-        Ok(())
-    })
-}
-
-fn set_permissions(
-    transaction: &mut InTransaction<'_>,
-    path: &str,
-    permissions: &[Permission],
-) -> Result<(), Failure> {
-    transaction
-        .set_perms(path, permissions)
-        .map_err(|error| doing("could not set permissions of", path, &error))
+    let extent = Extent { above: options.has("upto"), below: options.has("recurse") };
+    if session.remote.is_some() {
+        let permissions = permissions.iter().map(Permission::to_string).collect();
+        let Extent { above: upto, below: recurse } = extent;
+        let path = path.clone();
+        return far::done(session, StoreRequest::Chmod { path, permissions, recurse, upto });
+    }
+    let set = connect()?
+        .transaction(|transaction| set_permissions(transaction, path, &permissions, extent));
+    Ok(set?)
 }
 
 fn permission(text: &str) -> Result<Permission, Failure> {
@@ -343,13 +315,20 @@ fn watch(session: &mut Session, options: &Options) -> Result<(), Failure> {
         if number < 0 { Ok(None) } else { number.try_into().map(Some).map_err(|_| wrong()) }
     };
     let (events_max, depth) = (number("number")?, number("depth")?);
+    if let Some(remote) = session.remote.take() {
+        let asked = (&options.operands[..], depth, events_max);
+        return far::watch(&remote, asked, |paths| {
+            paths.iter().for_each(|path| session.print(&format!("{path}\n")));
+            if session.try_flush().is_ok() { Continue(()) } else { Break(()) }
+        });
+    }
     let mut store = connect()?;
     for path in &options.operands {
         let watched = match depth {
             Some(depth) => store.watch_depth(path, path, depth),
             None => store.watch(path, path),
         };
-        watched.map_err(|error| doing("unable to add watch on", path, &error))?;
+        watched.map_err(|error| TreeFailed::new("unable to add watch on", path, &error))?;
     }
     let mut events = 0;
     while events_max.is_none_or(|max| events < max) {

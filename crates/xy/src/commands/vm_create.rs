@@ -10,7 +10,7 @@ use std::fs;
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
-use api::{Define, ImageRow, Request, StorageRequest, Target};
+use api::{Define, HostRequest, ImageRow, Request, StorageRequest, Target};
 
 use super::lend::{Use, lend};
 use super::storage::{done, not_a_size, size};
@@ -255,7 +255,9 @@ fn settings(
     let kind = kind.transpose()?;
     if kind.is_some() || !sets(template, &["kernel", "firmware", "bootloader", "type", "builder"]) {
         let info = expect_reply!(session.call(&Request::Info)?, Info);
-        let boot = Host::look(&info.0).boot(kind).map_err(Failure::failed)?;
+        let row = session.call(&Request::Host(HostRequest::Boot))?;
+        let host = Host::of(expect_reply!(row, Boot), &info.0);
+        let boot = host.boot(kind).map_err(Failure::failed)?;
         settings.extend(boot.settings);
         vdev = boot.disk;
     }

@@ -1,36 +1,50 @@
 //! `xy --host`: another host, by its `xylem-web`.
 
 use std::io::{Read, Write as _};
+use std::os::unix::net::UnixListener;
 use std::process::{Command, Output, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use api::Role;
 use gate::{Secret, Who, entry_line};
+use local_door::Reports;
 use sim_daemon::{Population, SimDaemon, WorldConfig};
 
-struct Remote {
-    url: String,
+pub(crate) struct Remote {
+    pub(crate) url: String,
     token: String,
-    viewer: String,
+    pub(crate) viewer: String,
     socket: std::path::PathBuf,
+    store: std::path::PathBuf,
 }
 
 impl Drop for Remote {
     fn drop(&mut self) {
         let _left_over = std::fs::remove_file(&self.socket);
+        let _left_over = std::fs::remove_file(&self.store);
     }
 }
 
 impl Remote {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
+        Self::of(|daemon| daemon)
+    }
+
+    /// Whose daemon has something more.
+    pub(crate) fn of(more: impl FnOnce(SimDaemon) -> SimDaemon) -> Self {
         static LAST: AtomicU32 = AtomicU32::new(0);
         let number = LAST.fetch_add(1, Ordering::Relaxed);
         let name = format!("xy-remote-{}-{number}.sock", std::process::id());
         let socket = std::env::temp_dir().join(name);
         let listener = local_door::listen(&socket).unwrap();
         let world = WorldConfig { seed: 1, memory_mib: 16_384, cpus: 4 };
-        local_door::serve(listener, Arc::new(SimDaemon::start(world).unwrap())).unwrap();
+        let store = socket.with_extension("store");
+        let xy = env!("CARGO_BIN_EXE_xy").into();
+        let reports = Reports::by(xy, socket.clone(), store.clone());
+        let daemon = more(SimDaemon::start(world).unwrap().with_reports(reports));
+        daemon.serve_store(UnixListener::bind(&store).unwrap()).unwrap();
+        local_door::serve(listener, Arc::new(daemon)).unwrap();
         Population::at(&socket, 1).unwrap().make(5, |_| ()).unwrap();
         let client = |role: Role| {
             let (secret, token) = Secret::token(&[role as u8; 32]);
@@ -40,21 +54,33 @@ impl Remote {
         let ((admin, token), (line, viewer)) = (client(Role::Admin), client(Role::Viewer));
         let listen = "127.0.0.1:0".parse().unwrap();
         let address = web::serve_beside(socket.clone(), listen, &format!("{admin}{line}")).unwrap();
-        Self { url: format!("http://{address}"), token, viewer, socket }
+        Self { url: format!("http://{address}"), token, viewer, socket, store }
     }
 
-    fn command(&self, arguments: &[&str]) -> Command {
+    pub(crate) fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_xy"));
         command.arg("--host").arg(&self.url).args(arguments).env("XYLEM_TOKEN", &self.token);
         command
     }
 
-    fn run(&self, arguments: &[&str]) -> (i32, String, String) {
+    pub(crate) fn run(&self, arguments: &[&str]) -> (i32, String, String) {
         told(&self.command(arguments).output().unwrap())
+    }
+
+    /// On the host itself.
+    pub(crate) fn local_command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_xy"));
+        command.args(arguments);
+        command.env("XYLEMD_SOCKET", &self.socket).env("XENSTORED_PATH", &self.store);
+        command
+    }
+
+    pub(crate) fn run_locally(&self, arguments: &[&str]) -> (i32, String, String) {
+        told(&self.local_command(arguments).output().unwrap())
     }
 }
 
-fn told(output: &Output) -> (i32, String, String) {
+pub(crate) fn told(output: &Output) -> (i32, String, String) {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     (output.status.code().unwrap(), text(&output.stdout), text(&output.stderr))
 }
@@ -62,13 +88,7 @@ fn told(output: &Output) -> (i32, String, String) {
 #[test]
 fn verbs_work_on_another_host_as_on_this_one() {
     let remote = Remote::new();
-    let local = |arguments: &[&str]| {
-        let output = Command::new(env!("CARGO_BIN_EXE_xy"))
-            .args(arguments)
-            .env("XYLEMD_SOCKET", &remote.socket)
-            .output();
-        told(&output.unwrap())
-    };
+    let local = |arguments: &[&str]| remote.run_locally(arguments);
     // What only looks says the same there and here.
     for arguments in [
         &["list", "-v"][..],
@@ -123,9 +143,16 @@ fn what_cannot_be_done_from_afar_is_refused_with_the_reason() {
         (&["destroy", "far"][..], "xy: far: no such domain; `xy list` shows them all\n"),
         (&["console", "far"], "xy: far: no such domain; `xy list` shows them all\n"),
         (
-            &["create", "-V", "x"],
-            "xy: create -V works on the host itself only: log in there, or leave out --host\n",
+            &["adopt", "x"],
+            "xy: adopt works on the host itself only, since it ends processes of the other toolstack and takes its files away: log in \
+             there, or leave out --host\n",
         ),
+        (
+            &["migrate", "--ssh", "web-0", "xen2"],
+            "xy: migrate: xen2 is no peer of the host, which other hosts are reached by from afar: 'xy peer add' makes one; by \
+             ssh, log in on the host itself\n",
+        ),
+        (&["migrate", "--tls", "web-0", "xen2"], "xy: xen2: a simulated host has no peers\n"),
     ] {
         let (status, _, error) = remote.run(arguments);
         assert_eq!((status, error.as_str()), (1, expected));

@@ -1,5 +1,7 @@
 //! A tar file of plain files, in the format of POSIX (`ustar`).
 
+use std::io::{self, Read, Write};
+
 const BLOCK: usize = 512;
 
 /// Ends the file.
@@ -28,9 +30,52 @@ pub(super) fn entry(name: &str, bytes: &[u8], modified_unix_s: u64) -> Vec<u8> {
     out
 }
 
+/// Copies a file of such entries to its end; returns how many there are.
+pub(super) fn copy(mut from: impl Read, to: &mut impl Write) -> io::Result<u64> {
+    let cut = |error: io::Error| match error.kind() {
+        io::ErrorKind::UnexpectedEof => io::Error::other("the host has sent a part of it only"),
+        _ => error,
+    };
+    let mut block = [0; BLOCK];
+    let mut entries = 0;
+    loop {
+        from.read_exact(&mut block).map_err(cut)?;
+        if block == [0; BLOCK] {
+            // A second one follows.
+            from.read_exact(&mut block).map_err(cut)?;
+            to.write_all(&END)?;
+            return Ok(entries);
+        }
+        to.write_all(&block)?;
+        let digits = str::from_utf8(&block[124..135]).unwrap_or_default();
+        let wrong = || io::Error::other("what the host has sent is no tar file");
+        let bytes = u64::from_str_radix(digits, 8).map_err(|_| wrong())?;
+        let padded = bytes.next_multiple_of(BLOCK as u64);
+        if io::copy(&mut from.by_ref().take(padded), to)? < padded {
+            return Err(cut(io::ErrorKind::UnexpectedEof.into()));
+        }
+        entries += 1;
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_file_is_copied_whole_or_not_at_all() {
+        let mut file = entry("a", b"x", 1);
+        file.extend(entry("b", &[7; 1000], 1));
+        file.extend(END);
+        let mut copied = Vec::new();
+        assert_eq!(copy(&file[..], &mut copied).unwrap(), 2);
+        assert_eq!(copied, file);
+        for end in [0, 100, 512, 600, 1024, 2000, file.len() - 1] {
+            let error = copy(&file[..end], &mut Vec::new()).unwrap_err();
+            assert_eq!(error.to_string(), "the host has sent a part of it only", "{end}");
+        }
+        assert!(copy(&[b'x'; 2048][..], &mut Vec::new()).is_err());
+    }
 
     #[test]
     fn entries_are_whole_blocks_with_a_sum() {

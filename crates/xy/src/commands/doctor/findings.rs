@@ -1,10 +1,12 @@
 //! What facts about a host mean.
 
-use serde::Serialize;
+use std::borrow::Cow;
+
+use serde::{Deserialize, Serialize};
 
 use super::facts::{EVTCHN, Facts, GNTDEV, HYPERCALL, LOOP, PRIVCMD, SOCKET, Told};
 
-#[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Level {
     Ok,
@@ -17,17 +19,17 @@ pub(super) enum Level {
 use Level::{Ok as Fine, Problem, Warning};
 
 /// One line.
-#[derive(Clone, Debug, Eq, PartialEq, Serialize)]
+#[derive(Clone, Debug, Eq, PartialEq, Serialize, Deserialize)]
 pub(super) struct Finding {
     pub(super) level: Level,
-    pub(super) about: &'static str,
+    pub(super) about: Cow<'static, str>,
     pub(super) text: String,
     /// What to do; empty if there is nothing to do.
     pub(super) advice: String,
 }
 
 fn finding(level: Level, about: &'static str, text: impl Into<String>, advice: &str) -> Finding {
-    Finding { level, about, text: text.into(), advice: advice.to_owned() }
+    Finding { level, about: about.into(), text: text.into(), advice: advice.to_owned() }
 }
 
 fn ok(about: &'static str, text: impl Into<String>) -> Finding {

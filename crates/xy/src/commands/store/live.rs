@@ -5,12 +5,14 @@
 
 use std::collections::BTreeMap;
 use std::io::IsTerminal as _;
+use std::ops::ControlFlow::{Break, Continue};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use xenstore::client::Nodes as _;
 
-use super::Store;
 use super::tree::{Layout, Node, Style, read_tree, render, render_node};
+use super::{Store, far};
+use crate::remote::Remote;
 use crate::session::{Failure, Session};
 
 /// How long to wait after a change for related ones, and the maximum.
@@ -31,28 +33,78 @@ pub(super) fn show(
     for path in paths {
         store.watch(path, path)?;
     }
-    let on_terminal = std::io::stdout().is_terminal();
-    let mut before = read_trees(store, paths, style)?;
-    session.print(&if on_terminal {
-        draw(&before, &NodeDiff::default(), style, paths)
-    } else {
-        render(&before, style)
-    });
+    let mut shown = Shown::new(session, read_trees(store, paths, style)?, style, paths);
     while session.try_flush().is_ok() {
         store.next_event()?;
         settle(store)?;
-        let now = read_trees(store, paths, style)?;
-        let changes = compare(&before, &now);
-        if !changes.is_empty() {
-            session.print(&if on_terminal {
-                draw(&now, &changes, style, paths)
-            } else {
-                tell(&changes, style)
-            });
-        }
-        before = now;
+        shown.change(session, read_trees(store, paths, style)?);
     }
     Ok(())
+}
+
+/// The same of another host.
+pub(super) fn show_far(
+    session: &mut Session,
+    remote: &Remote,
+    paths: &[String],
+    style: Style,
+) -> Result<(), Failure> {
+    let mut shown: Option<Shown<'_>> = None;
+    let mut failed = None;
+    let ended = far::watch(remote, (paths, None, None), |_| {
+        match (read_far_trees(remote, paths, style), &mut shown) {
+            (Err(failure), _) => {
+                failed = Some(failure);
+                return Break(());
+            }
+            // What is there already is told first.
+            (Ok(tree), None) => shown = Some(Shown::new(session, tree, style, paths)),
+            (Ok(tree), Some(shown)) => shown.change(session, tree),
+        }
+        if session.try_flush().is_ok() { Continue(()) } else { Break(()) }
+    });
+    failed.map_or(ended, Err)
+}
+
+fn read_far_trees(remote: &Remote, paths: &[String], style: Style) -> Result<Vec<Node>, Failure> {
+    let mut trees = Vec::new();
+    for path in paths {
+        // As of this host.
+        if far::exists(remote, path)? {
+            trees.extend(far::read_tree(remote, path, style.permissions)?);
+        }
+    }
+    Ok(trees)
+}
+
+/// What was printed of the trees.
+struct Shown<'a> {
+    tree: Vec<Node>,
+    style: Style,
+    paths: &'a [String],
+    on_terminal: bool,
+}
+
+impl<'a> Shown<'a> {
+    fn new(session: &mut Session, tree: Vec<Node>, style: Style, paths: &'a [String]) -> Self {
+        let on_terminal = std::io::stdout().is_terminal();
+        session.print(&match on_terminal {
+            true => draw(&tree, &NodeDiff::default(), style, paths),
+            false => render(&tree, style),
+        });
+        Self { tree, style, paths, on_terminal }
+    }
+
+    fn change(&mut self, session: &mut Session, now: Vec<Node>) {
+        let changes = compare(&self.tree, &now);
+        if !changes.is_empty() {
+            session.print(&match self.on_terminal {
+                true => draw(&now, &changes, self.style, self.paths),
+                false => tell(&changes, self.style),
+            });
+        }
+        self.tree = now;
+    }
 }
 
 fn read_trees(store: &mut Store, paths: &[String], style: Style) -> Result<Vec<Node>, Failure> {

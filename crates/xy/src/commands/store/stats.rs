@@ -8,13 +8,18 @@ use std::fmt::Write as _;
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;
 
+use api::{Request, StoreRequest};
 use serde_json::Value;
 
 use super::connect;
+use crate::commands::expect_reply;
 use crate::options::Options;
 use crate::session::{Failure, Session};
 
 pub(super) fn stats(session: &mut Session, options: &Options) -> Result<(), Failure> {
+    if session.remote.is_some() {
+        return far_stats(session, options);
+    }
     if options.has("metrics") {
         let Some(metrics) = ask_status("metrics") else {
             return Err(Failure::failed("the store has no status socket that tells metrics"));
@@ -26,12 +31,27 @@ pub(super) fn stats(session: &mut Session, options: &Options) -> Result<(), Fail
         Some(text) => parse(&text)?,
         None => short_form()?,
     };
-    if options.has("json") {
-        session.print_json(&value);
-    } else {
-        session.print(&render(&value));
-    }
+    show(session, options, &value);
     Ok(())
+}
+
+fn far_stats(session: &mut Session, options: &Options) -> Result<(), Failure> {
+    if options.has("metrics") {
+        let metrics = session.call(&Request::Store(StoreRequest::Metrics))?;
+        session.print(&expect_reply!(metrics, Text));
+        return Ok(());
+    }
+    let stats = session.call(&Request::Store(StoreRequest::Stats))?;
+    show(session, options, &expect_reply!(stats, StoreStats));
+    Ok(())
+}
+
+fn show(session: &mut Session, options: &Options, value: &Value) {
+    if options.has("json") {
+        session.print_json(value);
+    } else {
+        session.print(&render(value));
+    }
 }
 
 fn unknown() -> Failure {

@@ -2,10 +2,10 @@
 
 use std::fmt::Write as _;
 
-use xenstore::client::{Batch, Nodes};
-use xenstore::{Error, Permission};
+use xenstore::client::{Batch, Nodes as _, TreeFailed, join};
+use xenstore::{Error, Permission, escape};
 
-use super::{Store, connect, doing, escape, live};
+use super::{Store, connect, far, live};
 use crate::options::Options;
 use crate::session::{Failure, Session};
 
@@ -38,9 +38,9 @@ pub(super) enum Permissions {
 /// A node and its data.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub(super) struct Node {
-    name: String,
+    pub(super) name: String,
     pub(super) path: String,
-    depth: usize,
+    pub(super) depth: usize,
     /// `None` if it was removed while the tree was read.
     pub(super) value: Option<Vec<u8>>,
     pub(super) permissions: Option<Vec<Permission>>,
@@ -58,6 +58,16 @@ pub(super) fn ls(session: &mut Session, options: &Options) -> Result<(), Failure
     if paths.is_empty() {
         paths.push("/".to_owned());
     }
+    if let Some(remote) = session.remote.take() {
+        if options.has("watch") {
+            return live::show_far(session, &remote, &paths, style);
+        }
+        for path in &paths {
+            let tree = far::read_tree(&remote, path, permissions)?;
+            session.print(&render(&tree, style));
+        }
+        return Ok(());
+    }
     let mut store = connect()?;
     if options.has("watch") {
         return live::show(session, &mut store, &paths, style);
@@ -72,10 +82,6 @@ pub(super) fn ls(session: &mut Session, options: &Options) -> Result<(), Failure
 fn terminal_columns() -> Option<i64> {
     let size = rustix::termios::tcgetwinsize(std::io::stdout()).ok()?;
     Some(i64::from(size.ws_col) - 2)
-}
-
-pub(super) fn join(path: &str, name: &str) -> String {
-    if path.ends_with('/') { format!("{path}{name}") } else { format!("{path}/{name}") }
 }
 
 /// Everything below `top`, in the order of the store, level by level from the store.
@@ -154,7 +160,9 @@ fn read_level(
             Ok(payload) => names(payload),
             Err(error) if error.refusal() == Some(Error::E2BIG) => store.directory(&node.path)?,
             Err(error) if error.is_not_found() && top == Top::No => Vec::new(),
-            Err(error) => return Err(doing("could not list", &node.path, &error)),
+            Err(error) => {
+                return Err(TreeFailed::new("could not list", &node.path, &error).into());
+            }
         };
         let value = replies.get_optional(first + 1)?.map(<[u8]>::to_vec);
         let permissions = match permissions {
@@ -207,7 +215,7 @@ pub(super) fn render_node(text: &mut String, node: &Node, style: Style) {
         None => text.push_str(":\n"),
         Some(value) => {
             let bytes = i64::try_from(value.len()).unwrap_or(i64::MAX / 4);
-            let value = escape::escape(value);
+            let value = escape(value);
             if columns_to_cut < at + bytes + AROUND_VALUE {
                 let value = cut(&value, columns - AROUND_VALUE - at);
                 // Writing to a String cannot fail.

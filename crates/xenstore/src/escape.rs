@@ -1,9 +1,12 @@
 //! Values as text: bytes other than printable ASCII are C escapes.
 
-use std::fmt::Write as _;
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::fmt::Write as _;
 
 /// The value for people: `\t \n \r \\`, `\001` below 8 and `\xff` for everything else.
-pub(super) fn escape(value: &[u8]) -> String {
+#[must_use]
+pub fn escape(value: &[u8]) -> String {
     let mut text = String::with_capacity(value.len());
     for &byte in value {
         match byte {
@@ -22,7 +25,8 @@ pub(super) fn escape(value: &[u8]) -> String {
 
 /// Decodes a text with escapes. A backslash before any other character stands for that character,
 /// and at the end for a NUL.
-pub(super) fn unescape(text: &str) -> Vec<u8> {
+#[must_use]
+pub fn unescape(text: &str) -> Vec<u8> {
     let mut rest = text.as_bytes();
     let mut value = Vec::with_capacity(rest.len());
     while let Some((&byte, after)) = rest.split_first() {
@@ -58,7 +62,7 @@ fn number(rest: &mut &[u8], radix: u32, digits_max: usize) -> Option<u8> {
     let is_digit = |byte: &&u8| char::from(**byte).is_digit(radix);
     let count = rest.iter().take(digits_max).take_while(is_digit).count();
     let (digits, after) = rest.split_at(count);
-    let digits = std::str::from_utf8(digits).ok()?;
+    let digits = core::str::from_utf8(digits).ok()?;
     let number = u32::from_str_radix(digits, radix).ok()?;
     *rest = after;
     Some(number.to_le_bytes()[0])
