@@ -252,11 +252,7 @@ fn run(options: &Options) -> Result<()> {
         Some(opened) => opened,
         None => local_door::listen(&options.socket)?,
     };
-    if let Some(group) = local_door::group(service::Role::Viewer) {
-        // Without them everything works for root.
-        let opened = local_door::open_to(&options.socket, group);
-        opened.unwrap_or_else(|error| warn(format_args!("{error:#}; only root can use it")));
-    }
+    open_to_group(&options.socket);
     let status = local_door::listen(&options.status_socket)?;
     let images = images::Images::new(parser);
     supervision::end_when_told(stop, images.clone()).context("cannot start")?;
@@ -295,21 +291,16 @@ fn run(options: &Options) -> Result<()> {
     thread::Builder::new().name("models".to_owned()).spawn(move || follower.run(&follows))?;
     core.happened(toolstack::Event::Started);
     status::serve(status, &core).context("cannot serve the status socket")?;
-    let relays = local_door::Relays::default();
-    let store_links = store::StoreLinks::new(options.store_socket.clone());
     let (socket, store_socket) = (options.socket.clone(), options.store_socket.clone());
-    let reports = Reports::by(Reports::program(), socket, store_socket);
-    let backends = traffic::Backends::default();
-    let core_too = Arc::clone(&core);
     let running = daemon::Running {
-        core: core_too,
+        core: Arc::clone(&core),
         system,
         channels,
         xl_conf,
-        relays,
-        store_links,
-        reports,
-        backends,
+        relays: local_door::Relays::default(),
+        store_links: store::StoreLinks::new(store_socket.clone()),
+        reports: Reports::by(Reports::program(), socket, store_socket),
+        backends: traffic::Backends::default(),
     };
     if let Some(listener) = peer_listener {
         peers::serve(listener, &directory, running.clone()).context("cannot serve peers")?;
@@ -318,6 +309,14 @@ fn run(options: &Options) -> Result<()> {
     supervision::begin(&core, watcher.turns()).context("cannot start")?;
     log(format_args!("ready, listening on {}", options.socket.display()));
     Err(watcher.run(&core).context("the watches ended"))
+}
+
+/// Lets those in who may look. Without them everything works for root.
+fn open_to_group(socket: &Path) {
+    if let Some(group) = local_door::group(service::Role::Viewer) {
+        let opened = local_door::open_to(socket, group);
+        opened.unwrap_or_else(|error| warn(format_args!("{error:#}; only root can use it")));
+    }
 }
 
 /// Confinement of device models and servers of images.
