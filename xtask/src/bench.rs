@@ -26,7 +26,7 @@ const HELP: &str = "\
 cargo xtask bench NAME [--json FILE] [--rounds N]
 
   api      remote clients of xylem-web before a simulated host of 1000 VMs, a server with nothing behind it in turn: lists,
-           VMs, starts, 1000 readers of events; creates on the host beside 100 busy clients
+           VMs, scrapes, starts, 1000 readers of events; creates on the host beside 100 busy clients
            --quick          small and short
   create   creates of a unikernel by xy and by xl, at 1 and at 50 running domains
   list     lists of all domains by xy and by xl, and the ways to ask Xen for them, in one boot

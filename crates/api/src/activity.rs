@@ -12,6 +12,10 @@ pub struct Latency {
     pub p50_ns: u64,
     pub p99_ns: u64,
     pub longest_ns: u64,
+    /// Of an operation: bounds in nanoseconds, the least first, each with how many took no longer. Some may have taken
+    /// longer than the last.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub up_to: Vec<(u64, u64)>,
 }
 
 /// One kind of hypercall.

@@ -74,6 +74,7 @@ families! {
     STEPS_UNDER_WAY = gauge("xylem_steps_under_way", &[], "Steps that hold a permit.");
     STEPS_LIMIT = gauge("xylem_steps_limit", &["of"], "Steps that may hold a permit at a time; none if there is no limit.");
     OPERATION = summary("xylem_operation_duration_seconds", &["operation"], "Time of work of this kind; quantiles since xylemd has been started, up to twice too large.");
+    STEP = Family { kind: Kind::Histogram, ..gauge("xylem_step_duration_seconds", &["step"], "The same by bounds, to look at any span of time: of steps and all other work.") }.of("seconds");
     OPERATION_FAILED = counter("xylem_operation_failures", &["operation"], "Work of this kind that has failed.");
     OPERATION_CPU = counter("xylem_operation_cpu_seconds", &["operation"], "CPU time of xylemd in work of this kind.").of("seconds");
     HYPERCALLS = counter("xylem_hypercalls", &["hypercall"], "Hypercalls of xylemd.");

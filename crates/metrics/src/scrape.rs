@@ -162,6 +162,11 @@ fn activity(text: &mut Text, activity: &Activity) {
     let Activity { hypercalls, operations, queues, .. } = activity;
     let of = |it: &api::OperationRow| it.operation.clone();
     summaries(text, &f::OPERATION, operations, |it| (of(it), &it.latency));
+    let mut samples = text.family(&f::STEP);
+    // An earlier release says no bounds.
+    for row in operations.iter().take(VALUES_MAX).filter(|it| !it.latency.up_to.is_empty()) {
+        samples.histogram(&Labels::of("step", &row.operation), &row.latency);
+    }
     values(text, &f::OPERATION_FAILED, operations, |it| (of(it), number(it.failed)));
     values(text, &f::OPERATION_CPU, operations, |it| (of(it), seconds(it.cpu_ns)));
     let of = |it: &api::HypercallRow| it.hypercall.clone();

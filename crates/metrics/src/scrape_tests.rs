@@ -67,11 +67,12 @@ fn sample() -> Sample {
     let hypercall =
         HypercallRow { hypercall: "domctl/getinfo".to_owned(), count: 5, latency: latency.clone() };
     let never = OperationRow { operation: "never".to_owned(), ..OperationRow::default() };
+    let up_to = vec![(1024, 1), (1_048_576, 3)];
     let list = OperationRow {
         operation: "list".to_owned(),
         failed: 1,
         cpu_ns: 500_000_000,
-        latency: latency.clone(),
+        latency: Latency { up_to, ..latency.clone() },
         ..OperationRow::default()
     };
     let queue = QueueRow { queue: "query".to_owned(), waited: latency, ..QueueRow::default() };
@@ -124,6 +125,10 @@ fn the_text_is_that_of_the_format() {
         "xylem_operation_duration_seconds{operation=\"list\",quantile=\"0.99\"} 0.001048576",
         "xylem_operation_duration_seconds_sum{operation=\"list\"} 0.002",
         "xylem_operation_duration_seconds_count{operation=\"never\"} 0",
+        "# TYPE xylem_step_duration_seconds histogram",
+        "xylem_step_duration_seconds_bucket{step=\"list\",le=\"0.000001024\"} 1",
+        "xylem_step_duration_seconds_bucket{step=\"list\",le=\"+Inf\"} 4",
+        "xylem_step_duration_seconds_sum{step=\"list\"} 0.002",
         "xylem_counts_total{what=\"retries\"} 7",
         "xylem_web_requests_total{route=\"/metrics\",status=\"200\"} 9",
     ] {
@@ -182,14 +187,16 @@ fn every_family_is_written_with_the_labels_and_the_unit_that_it_says() {
             assert!(family.name.ends_with(unit), "{}", family.name);
         }
         let ours: Vec<_> = text.lines().filter(|it| !it.starts_with('#')).map(parsed).collect();
-        let names =
-            [family.queried(), format!("{}_sum", family.name), format!("{}_count", family.name)];
+        let names = ["", "_sum", "_count", "_bucket"].map(|it| format!("{}{it}", family.queried()));
         let labels: Vec<_> =
             ours.iter().filter(|it| names.contains(&it.0)).map(|it| &it.1).collect();
         assert!(!labels.is_empty(), "{} has no sample", family.name);
         for keys in labels {
-            let keys: Vec<_> =
-                keys.iter().map(|it| &*it.0).filter(|it| *it != "quantile").collect();
+            let keys: Vec<_> = keys
+                .iter()
+                .map(|it| &*it.0)
+                .filter(|it| !["quantile", "le"].contains(it))
+                .collect();
             assert_eq!(keys, family.labels, "{}", family.name);
         }
     }

@@ -37,6 +37,8 @@ pub enum Kind {
     Counter,
     Gauge,
     Info,
+    /// How many are no more than each of some bounds, a sum and a count.
+    Histogram,
     /// Quantiles, a sum and a count.
     Summary,
 }
@@ -47,6 +49,7 @@ impl Kind {
         match self {
             Self::Counter => "counter",
             Self::Gauge => "gauge",
+            Self::Histogram => "histogram",
             Self::Info => "info",
             Self::Summary => "summary",
         }
@@ -66,13 +69,13 @@ pub struct Family {
 }
 
 impl Family {
-    /// What a query has to name: for a summary also this with `_sum` and `_count`.
+    /// What a query has to name: for a summary also this with `_sum` and `_count`, for a histogram one of these, or `_bucket`.
     #[must_use]
     pub fn queried(&self) -> String {
         let suffix = match self.kind {
             Kind::Counter => "_total",
             Kind::Info => "_info",
-            Kind::Gauge | Kind::Summary => "",
+            Kind::Gauge | Kind::Histogram | Kind::Summary => "",
         };
         format!("{}{suffix}", self.name)
     }
@@ -165,6 +168,17 @@ impl Samples<'_> {
                 self.line("", &labels.and("quantile", quantile).0, seconds(ns));
             }
         }
+        self.line("_sum", &labels.0, seconds(latency.total_ns));
+        self.line("_count", &labels.0, number(latency.count));
+    }
+
+    pub(crate) fn histogram(&mut self, labels: &Labels, latency: &api::Latency) {
+        debug_assert_eq!(self.family.kind, Kind::Histogram);
+        for (bound_ns, count) in &latency.up_to {
+            let bound = seconds(*bound_ns).to_string();
+            self.line("_bucket", &labels.and("le", &bound).0, number(*count));
+        }
+        self.line("_bucket", &labels.and("le", "+Inf").0, number(latency.count));
         self.line("_sum", &labels.0, seconds(latency.total_ns));
         self.line("_count", &labels.0, number(latency.count));
     }

@@ -23,6 +23,7 @@ fn dashboards_and_rules_name_metrics_that_there_are() {
         known.insert(family.queried());
         known.insert(format!("{}_sum", family.name));
         known.insert(format!("{}_count", family.name));
+        known.insert(format!("{}_bucket", family.name));
     }
     let dashboard = file("dist/grafana/xylem.json");
     let parsed: serde_json::Value = serde_json::from_str(&dashboard).unwrap();

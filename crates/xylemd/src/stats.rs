@@ -89,7 +89,10 @@ impl Stats {
             operation: (*name).to_owned(),
             failed: operation.failed,
             cpu_ns: operation.cpu_ns,
-            latency: latency(&operation.took),
+            latency: Latency {
+                up_to: operation.took.up_to().collect(),
+                ..latency(&operation.took)
+            },
             hypercalls: hypercall_rows(&operation.hypercalls),
         };
         let size = |n: usize| n as u64;
@@ -173,6 +176,7 @@ fn latency(latencies: &Latencies) -> Latency {
         p50_ns: latencies.quantile_ns(500),
         p99_ns: latencies.quantile_ns(990),
         longest_ns: latencies.longest_ns,
+        up_to: Vec::new(),
     }
 }
 
@@ -243,6 +247,8 @@ mod tests {
         assert_eq!(activity.hypercalls[0].count, 6);
         let list = &activity.operations[1];
         assert_eq!((list.operation.as_str(), list.failed, list.latency.count), ("list", 1, 2));
+        assert!(list.latency.up_to.contains(&(1024, 1)), "{list:?}");
+        assert!(list.hypercalls[0].latency.up_to.is_empty());
         assert_eq!(list.hypercalls[0].count, 3);
         assert_eq!(activity.queues[0].depth_max, 4);
     }

@@ -27,6 +27,10 @@ const BUSY_PER_SECOND: u32 = 5;
 /// Create latency beside them, to that without.
 const GOAL_CREATE: f64 = 1.1;
 
+/// Scrapes one after the other, and what one may take.
+const SCRAPES: usize = 100;
+const GOAL_SCRAPE_MS: f64 = 50.0;
+
 /// How much there is of everything.
 struct Size {
     vms: u32,
@@ -70,6 +74,7 @@ pub(super) fn run(is_quick: bool) -> Result<Vec<Row>> {
         }
         ours.rows(&what, Some(&theirs), &mut rows);
     }
+    rows.extend(scrapes(&bed, &size)?);
     rows.extend(starts(&bed, &size)?);
     rows.extend(fan_out(&bed, &size)?);
     rows.extend(creates(&bed, &size)?);
@@ -168,6 +173,30 @@ fn load(address: &str, tokens: &[String], seconds: f64, path: &str) -> Result<Lo
         all.into_iter().map(|it| it.join().expect("it does not panic")).collect::<Result<Vec<_>>>()
     })?;
     Ok(Load { seconds: began.elapsed().as_secs_f64(), times: times.concat() })
+}
+
+/// What Prometheus asks for now and then, one after the other.
+fn scrapes(bed: &Bed, size: &Size) -> Result<Vec<Row>> {
+    let mut http = bed.http(0)?;
+    let began = Instant::now();
+    let is_sampled = |text: &[u8]| String::from_utf8_lossy(text).contains("\nxylem_up 1\n");
+    while !is_sampled(&http.ask("GET", "/metrics", "")?) {
+        ensure!(began.elapsed() < Duration::from_secs(30), "xylem-web has sampled nothing");
+        thread::sleep(Duration::from_millis(50));
+    }
+    let mut load = Load::default();
+    for _ in 0..SCRAPES {
+        let asked = Instant::now();
+        http.ask("GET", "/metrics", "")?;
+        load.times.push(asked.elapsed().as_secs_f64());
+    }
+    load.times.sort_by(f64::total_cmp);
+    let row = |name: &str, part| {
+        let what = format!("scrape of {} VMs, {name}", size.vms);
+        let row = Row::against(what, "ms", at(&load.times, part) * 1e3, [].into(), Better::Less);
+        row.at_most(GOAL_SCRAPE_MS)
+    };
+    Ok(vec![row("p50", 0.5), row("p99", 0.99)])
 }
 
 /// VMs that are started and destroyed, by REST and on the host itself.

@@ -86,7 +86,8 @@ mod tests {
     use super::*;
 
     fn latency(count: u64, ns: u64) -> Latency {
-        Latency { count, total_ns: count * ns, p50_ns: ns, p99_ns: 2 * ns, longest_ns: 3 * ns }
+        let (total_ns, p99_ns, longest_ns) = (count * ns, 2 * ns, 3 * ns);
+        Latency { count, total_ns, p50_ns: ns, p99_ns, longest_ns, ..Latency::default() }
     }
 
     fn activity() -> Activity {
