@@ -6,12 +6,14 @@ use std::io::{self, Read, Seek as _, SeekFrom, Write};
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::thread;
 use std::time::Duration;
 
 use rustix::fs::OFlags;
 use service::Passing;
 
 use crate::ChannelEnds;
+use crate::relays::be_patient;
 
 /// Bytes of a piece.
 const PIECE_BYTES_MAX: usize = 1 << 20;
@@ -45,15 +47,21 @@ pub fn pass_disk(disk: &File, [from, to]: ChannelEnds, how: Passing) -> Result<(
         socket.set_nonblocking(false)?;
         socket.set_read_timeout(Some(SILENCE_MAX))?;
         socket.set_write_timeout(Some(SILENCE_MAX))?;
-        Ok(socket)
+        Ok::<_, io::Error>(socket)
     };
-    let passed = match how {
-        Passing::Out => socket(to).and_then(|to| send(disk, to)),
-        Passing::In => socket(to).and_then(|mut to| {
-            to.write_all(&[BEGIN])?;
-            receive(disk, socket(from)?)
-        }),
+    let pass = || {
+        be_patient();
+        match how {
+            Passing::Out => send(disk, socket(to)?),
+            Passing::In => {
+                socket(to)?.write_all(&[BEGIN])?;
+                receive(disk, socket(from)?)
+            }
+        }
     };
+    // The client's own thread goes on to other requests.
+    let passed = thread::scope(|scope| scope.spawn(pass).join())
+        .unwrap_or_else(|_| Err(io::Error::other("they were not passed to their end")));
     passed.map_err(|error: io::Error| match error.kind() {
         io::ErrorKind::UnexpectedEof => "the client has sent a part of the disk only".to_owned(),
         io::ErrorKind::WouldBlock => "the client is silent".to_owned(),
