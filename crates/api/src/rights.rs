@@ -176,6 +176,7 @@ fn only_looks_at_storage(request: &StorageRequest) -> bool {
         | StorageRequest::VdiSnapshot { .. }
         | StorageRequest::VdiClone { .. }
         | StorageRequest::VdiLend { .. }
+        | StorageRequest::VdiPass { .. }
         | StorageRequest::ImageAdd(_)
         | StorageRequest::ImageRemove { .. } => false,
     }

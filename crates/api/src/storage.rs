@@ -69,6 +69,15 @@ pub enum StorageRequest {
         #[serde(default)]
         write: bool,
     },
+    /// Passes the bytes of a VDI over the connection that comes with the request, in pieces: a place (8 bytes, little endian), a
+    /// count (4 bytes), and so many bytes. A piece of none ends. What is in no piece is zeros, or as it was. A client
+    /// that is to send them is sent a byte first. Answered by [`Reply::Done`](crate::Reply::Done) when all was passed.
+    VdiPass {
+        vdi: String,
+        /// From the client to the VDI, not from it.
+        #[serde(default)]
+        write: bool,
+    },
     /// Answered by [`Reply::Images`](crate::Reply::Images).
     ImageList,
     /// Makes the VDI `image-NAME` that the client has filled an image. Answered by [`Reply::Done`](crate::Reply::Done).

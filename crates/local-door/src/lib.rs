@@ -4,6 +4,7 @@
 //! Whatever stands behind it is a [`Served`]: `xylemd`, or a daemon on a simulated host.
 
 mod answers;
+mod disks;
 mod lines;
 mod relays;
 mod reports;
@@ -31,6 +32,7 @@ use toolstack::Asker;
 use toolstack::channel::ChannelId;
 
 pub use crate::answers::{Answered, Waiting, reply, reply_in_time};
+pub use crate::disks::{open_disk, pass_disk};
 pub use crate::lines::ChannelEnds;
 use crate::lines::Lines;
 pub use crate::relays::{Relays, open_place};

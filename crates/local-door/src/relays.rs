@@ -110,7 +110,7 @@ impl Relays {
 }
 
 /// The daemon comes before others; what guests print does not.
-fn be_patient() {
+pub(crate) fn be_patient() {
     if rustix::process::getpriority_process(None).is_ok_and(|niceness| niceness < 0) {
         let _refused = rustix::process::setpriority_process(None, 0);
     }

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use api::Report;
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use rustix::process::{Pid, setpriority_process};
 
 use crate::ChannelEnds;
 
@@ -75,7 +76,7 @@ impl Reports {
             Report::Doctor => ["doctor", "--json"],
             Report::Bugreport => ["bugreport", "-"],
         };
-        Command::new(&self.program)
+        let child = Command::new(&self.program)
             .args(arguments)
             .env_clear()
             .env("PATH", PATH)
@@ -85,7 +86,10 @@ impl Reports {
             .stdin(Stdio::null())
             .stdout(Stdio::from(to))
             .stderr(Stdio::null())
-            .spawn()
+            .spawn()?;
+        // The daemon comes before others; this does not.
+        let _ended = setpriority_process(Some(Pid::from_child(&child)), 0);
+        Ok(child)
     }
 }
 

@@ -107,6 +107,15 @@ pub enum Place {
     Server(String),
 }
 
+/// Which way a disk's bytes go.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Passing {
+    /// To the client.
+    Out,
+    /// To the disk.
+    In,
+}
+
 /// Where the answers to a client's request go.
 pub trait Door {
     /// Sends one answer.
@@ -199,6 +208,13 @@ pub trait Daemon {
     /// # Errors
     /// Says why it could not be said.
     fn lend(&self, channel: ChannelId, device: &str) -> Result<(), String>;
+
+    /// Passes all bytes of a VDI, which is a device now, to a connection, or from it.
+    ///
+    /// # Errors
+    /// Says why not all were passed.
+    fn pass(&self, channel: ChannelId, vdi: &str, device: &str, how: Passing)
+    -> Result<(), String>;
 
     /// Joins a connection to a console or a screen. It goes on by itself.
     ///
@@ -411,6 +427,9 @@ impl Service<'_> {
     fn storage_reply(&self, request: api::StorageRequest) -> Result<api::Reply, Failed> {
         if let api::StorageRequest::VdiLend { vdi, write } = request {
             return self.lend_vdi(&vdi, write);
+        }
+        if let api::StorageRequest::VdiPass { vdi, write } = request {
+            return self.pass_vdi(&vdi, write);
         }
         self.storage(request).map_err(|error| Failed::Told(error.to_string()))
     }

@@ -10,11 +10,12 @@ use ::storage::{
     Wanted,
 };
 use api::{ImageRow, Reply, SrRow, StorageRequest, VdiList, VdiRow, VdiUser};
+use toolstack::channel::ChannelId;
 use toolstack::scheduler::{SrRequest, Ticket};
 use toolstack::work::loop_tag;
 use toolstack::{Deed, PermitRequest, SrChange};
 
-use crate::{Daemon, Failed, Progress, Service};
+use crate::{Daemon, Failed, Passing, Progress, Service};
 
 type Result<T> = std::result::Result<T, StorageError>;
 
@@ -40,7 +41,12 @@ impl Drop for Permit<'_> {
 fn change(request: &StorageRequest) -> Result<Option<(String, Deed)>> {
     use StorageRequest as R;
     let (sr, verb, subject) = match request {
-        R::SrList | R::SrInfo { .. } | R::VdiList { .. } | R::ImageList | R::VdiLend { .. } => {
+        R::SrList
+        | R::SrInfo { .. }
+        | R::VdiList { .. }
+        | R::ImageList
+        | R::VdiLend { .. }
+        | R::VdiPass { .. } => {
             return Ok(None);
         }
         R::SrCreate { name, .. } => (name.clone(), "sr-create", name),
@@ -108,6 +114,21 @@ impl Service<'_> {
 
     /// A VDI as a device of dom0, for as long as the client keeps its connection.
     pub(crate) fn lend_vdi(&self, vdi: &str, write: bool) -> std::result::Result<Reply, Failed> {
+        self.with_vdi(vdi, write, |channel, device| self.daemon.lend(channel, device))
+    }
+
+    /// The bytes of a VDI, to the client or from it.
+    pub(crate) fn pass_vdi(&self, vdi: &str, write: bool) -> std::result::Result<Reply, Failed> {
+        let how = if write { Passing::In } else { Passing::Out };
+        self.with_vdi(vdi, write, |channel, device| self.daemon.pass(channel, vdi, device, how))
+    }
+
+    fn with_vdi(
+        &self,
+        vdi: &str,
+        write: bool,
+        work: impl FnOnce(ChannelId, &str) -> std::result::Result<(), String>,
+    ) -> std::result::Result<Reply, Failed> {
         let told = |error: &dyn std::fmt::Display| Failed::Told(error.to_string());
         let name = parse(vdi).map_err(|error| told(&error))?.to_string();
         // As a disk of a VM that nobody knows: a new daemon takes it back.
@@ -118,9 +139,9 @@ impl Service<'_> {
         let attached = ::storage::attach(&mut *system, &wanted, ImageFormat::Raw)
             .map_err(|error| told(&error))?;
         // Taken when it is needed: one that is not closes with the client's own, which waits for that.
-        let lent = self.channel().and_then(|channel| {
-            self.daemon.lend(channel, &attached.device().path).map_err(Failed::Told)
-        });
+        let lent = self
+            .channel()
+            .and_then(|channel| work(channel, &attached.device().path).map_err(Failed::Told));
         ::storage::detach(&mut *system, &attached, &owner).map_err(|error| told(&error))?;
         lent.map(|()| Reply::Done)
     }
@@ -202,6 +223,7 @@ fn make_change(srs: &mut Repositories<'_>, request: StorageRequest) -> Result<()
         | StorageRequest::SrInfo { .. }
         | StorageRequest::VdiList { .. }
         | StorageRequest::VdiLend { .. }
+        | StorageRequest::VdiPass { .. }
         | StorageRequest::ImageList => Ok(()),
     }
 }

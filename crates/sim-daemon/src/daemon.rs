@@ -1,13 +1,14 @@
 //! What the service of requests needs of a daemon, by messages to the simulation's thread.
 
 use std::os::unix::net::UnixListener;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Sender};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use local_door::{Answered, ChannelEnds, Reports, Served, Waiting};
-use service::{Ask, Daemon, Door, Gone, Kernel, News, Outlet, Role, StoreLink};
+use service::{Ask, Daemon, Door, Gone, Kernel, News, Outlet, Passing, Role, StoreLink};
 use storage::System;
 use toolstack::channel::ChannelId;
 use toolstack::work::Cost;
@@ -32,6 +33,7 @@ pub struct SimDaemon {
     defaults: Arc<HostDefaults>,
     consoles: Consoles,
     reports: Option<Reports>,
+    disks: Option<PathBuf>,
 }
 
 impl SimDaemon {
@@ -60,7 +62,14 @@ impl SimDaemon {
         let origin_unix = now.saturating_sub(Instant::now().duration_since(origin));
         let origin_unix_ms = u64::try_from(origin_unix.as_millis()).unwrap_or(u64::MAX);
         let consoles = Consoles::new(deeds.clone());
-        Ok(Self { deeds, origin_unix_ms, defaults: Arc::default(), consoles, reports: None })
+        Ok(Self {
+            deeds,
+            origin_unix_ms,
+            defaults: Arc::default(),
+            consoles,
+            reports: None,
+            disks: None,
+        })
     }
 
     /// All VMs have this server's screen.
@@ -68,6 +77,12 @@ impl SimDaemon {
     pub fn with_screen(mut self, address: String) -> Self {
         self.consoles.screen = Some(address);
         self
+    }
+
+    /// The bytes of VDIs are in files of their names in this folder.
+    #[must_use]
+    pub fn with_disks(self, folder: PathBuf) -> Self {
+        Self { disks: Some(folder), ..self }
     }
 
     /// Has reports made by these.
@@ -177,6 +192,20 @@ impl Daemon for SimDaemon {
 
     fn lend(&self, _: ChannelId, device: &str) -> Result<(), String> {
         Err(format!("{device} is a device of a simulated host, and cannot be lent"))
+    }
+
+    fn pass(
+        &self,
+        channel: ChannelId,
+        vdi: &str,
+        device: &str,
+        how: Passing,
+    ) -> Result<(), String> {
+        let none = || format!("{device} is a device of a simulated host, which has no bytes");
+        let file = self.disks.as_ref().ok_or_else(none)?.join(vdi);
+        let gone = "the connection that came with the request is gone";
+        let ends = self.consoles.take(channel).ok_or(gone)?;
+        local_door::pass_disk(&local_door::open_disk(&file, how)?, ends, how)
     }
 
     fn relay(&self, channel: ChannelId, to: &Outlet) -> Result<(), String> {

@@ -74,6 +74,10 @@ fn main() -> Result<()> {
     let _lock = local_door::lock(&options.socket)?;
     let listener = local_door::listen(&options.socket)?;
     let daemon = SimDaemon::start(options.world).context("cannot boot the simulated host")?;
+    if let Some(path) = &options.store_socket {
+        let listener = local_door::listen(path)?;
+        daemon.serve_store(listener).context("cannot serve the store")?;
+    }
     local_door::serve(listener, Arc::new(daemon)).context("cannot serve clients")?;
     let mut population = Population::at(&options.socket, options.world.seed)?;
     population.make(options.vms, |made| {

@@ -1,6 +1,6 @@
 //! Connections to `xylemd`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -9,6 +9,7 @@ use api::{Answer, LINE_BYTES_MAX, Reply, Request, Role, StorageRequest, StoreReq
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::UnixStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 /// Requests to the daemon at a time, of which one follows its objects. It gives a user who is no admin 32 connections.
@@ -113,21 +114,24 @@ impl Daemon {
         let turn = self.turn(TURN_WAIT, true).await?;
         let (path, request) = (self.path.clone(), request.clone());
         let (ours, theirs) = UnixStream::pair().map_err(|error| unreachable(&error))?;
-        let call = move || {
+        let called = tokio::task::spawn_blocking(move || {
             // Kept by the call if nobody waits for it any more.
             let _turn = turn;
-            let theirs = theirs.into_std().map_err(api::client::CallError::Broken)?;
-            let other = theirs.try_clone().map_err(api::client::CallError::Broken)?;
-            let ends = [other.into(), theirs.into()];
-            Client::connect(&path)?.call_with_channel_as(role, &request, ends, |_| ())
-        };
-        let called = tokio::task::spawn_blocking(call).await;
-        match called {
-            Ok(Ok(_)) => Ok(ours),
-            Ok(Err(api::client::CallError::Refused(why))) => Err(CallError::Refused(why)),
-            Ok(Err(error)) => Err(CallError::Unreachable(error.to_string())),
-            Err(error) => Err(CallError::Unreachable(error.to_string())),
-        }
+            call_with(&path, &request, role, theirs)
+        });
+        Joined { stream: ours, call: called }.begun().await
+    }
+
+    /// As `relay`, of what is passed until the request is answered.
+    pub(crate) async fn join(&self, request: &Request, role: Role) -> Result<Joined, CallError> {
+        let turn = self.turn(TURN_WAIT, true).await?;
+        let (path, request) = (self.path.clone(), request.clone());
+        let (stream, theirs) = UnixStream::pair().map_err(|error| unreachable(&error))?;
+        let call = tokio::task::spawn_blocking(move || {
+            let _turn = turn;
+            call_with(&path, &request, role, theirs)
+        });
+        Ok(Joined { stream, call })
     }
 
     async fn begin_within(
@@ -187,6 +191,49 @@ impl Daemon {
         if idle.len() < IDLE_MAX {
             idle.push(stream);
         }
+    }
+}
+
+fn call_with(
+    path: &Path,
+    request: &Request,
+    role: Role,
+    theirs: UnixStream,
+) -> Result<Reply, api::client::CallError> {
+    let theirs = theirs.into_std().map_err(api::client::CallError::Broken)?;
+    let other = theirs.try_clone().map_err(api::client::CallError::Broken)?;
+    let ends = [other.into(), theirs.into()];
+    Client::connect(path)?.call_with_channel_as(role, request, ends, |_| ())
+}
+
+/// A connection that the daemon has, and the request that it came with.
+#[derive(Debug)]
+pub(crate) struct Joined {
+    pub(crate) stream: UnixStream,
+    call: JoinHandle<Result<Reply, api::client::CallError>>,
+}
+
+impl Joined {
+    /// What came of the request.
+    pub(crate) async fn ended(self) -> Result<(), CallError> {
+        drop(self.stream);
+        answer_of(self.call).await
+    }
+
+    /// The connection, once the request is answered.
+    async fn begun(self) -> Result<UnixStream, CallError> {
+        answer_of(self.call).await.map(|()| self.stream)
+    }
+}
+
+async fn answer_of(
+    call: JoinHandle<Result<Reply, api::client::CallError>>,
+) -> Result<(), CallError> {
+    match call.await {
+        Ok(Ok(_)) => Ok(()),
+        Ok(Err(api::client::CallError::Refused(why))) => Err(CallError::Refused(why)),
+        Ok(Err(error)) => Err(CallError::Unreachable(error.to_string())),
+        Err(error) => Err(CallError::Unreachable(error.to_string())),
     }
 }
 

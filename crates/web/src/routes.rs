@@ -1,6 +1,7 @@
 //! What can be asked for over HTTP.
 
 mod consoles;
+mod disks;
 mod events;
 mod health;
 mod metrics;
@@ -49,6 +50,7 @@ pub(crate) fn router(shared: &Arc<Shared>, rest: Option<Router>) -> Router {
         .route("/v1/bugreport", get(reports::bugreport))
         .route("/v1/domains", get(objects::all(Class::Domain)))
         .route("/v1/srs", get(objects::all(Class::Sr)))
+        .route("/v1/vdis/{vdi}/data", get(disks::read).put(disks::write))
         .route("/v1/operations", get(objects::all(Class::Operation)))
         .layer(from_fn_with_state(Arc::clone(shared), settle));
     let known = Router::new()

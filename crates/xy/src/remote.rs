@@ -14,29 +14,24 @@ use std::time::Duration;
 use api::client::{CallError, News};
 use api::{Answer, LINE_BYTES_MAX, Reply, Request, WireError, decode_answer};
 use serde_json::Value;
-use ureq::Agent;
 use ureq::http::StatusCode;
 use ureq::tls::{PemItem, RootCerts, TlsConfig, parse_pem};
+use ureq::{Agent, SendBody};
 
 use crate::session::Failure;
 
 const CONNECT_TIME: Duration = Duration::from_secs(10);
+/// For the host to open a disk that is sent.
+const CONTINUE_TIME: Duration = Duration::from_secs(60);
 /// Where the token is looked for, below the home directory.
 const TOKEN_FILE: &str = ".config/xylem/token";
 /// Of an error's text.
 const PROBLEM_BYTES_MAX: u64 = 64 << 10;
 
-const DISKS: &str = "uses disks as devices of the host";
-/// Commands that use files, devices or programs of the host without asking xylemd, or hand it a connection; and why.
-const ON_THE_HOST: [(&str, &str); 8] = [
+/// Commands that use programs of the host without asking xylemd, or hand it a connection; and why.
+const ON_THE_HOST: [(&str, &str); 2] = [
     ("adopt", "ends processes of the other toolstack and takes its files away"),
-    ("export", DISKS),
-    ("image import", DISKS),
-    ("image pull", DISKS),
-    ("import", DISKS),
     ("migrate-receive", "is the other end of a connection by ssh"),
-    ("vdi-move", DISKS),
-    ("vm-create", DISKS),
 ];
 
 /// What is said on the command line, or by the environment, of another host.
@@ -205,6 +200,23 @@ impl Remote {
         }
     }
 
+    /// Sends all of this to that path.
+    pub(crate) fn put(&self, path: &str, mut from: impl Read) -> Result<(), String> {
+        let sent = self
+            .agent
+            .put(format!("{}{path}", self.url))
+            .header("authorization", format!("Bearer {}", self.token))
+            .header("content-type", "application/octet-stream")
+            .header("expect", "100-continue")
+            .send(SendBody::from_reader(&mut from));
+        let response = sent.map_err(|error| self.unreachable(&error).to_string())?;
+        let status = response.status();
+        match status {
+            StatusCode::OK => Ok(()),
+            _ => Err(self.problem(status, response.into_body().into_reader())),
+        }
+    }
+
     fn unreachable(&self, error: &ureq::Error) -> CallError {
         CallError::Refused(format!("cannot reach {}: {error}", self.url))
     }
@@ -236,6 +248,7 @@ fn agent(url: &str, ca: Option<&Path>) -> Result<Agent, String> {
     let config = Agent::config_builder()
         .http_status_as_error(false)
         .timeout_connect(Some(CONNECT_TIME))
+        .timeout_await_100(Some(CONTINUE_TIME))
         .max_redirects(0)
         .tls_config(tls.build())
         .build();
@@ -281,10 +294,10 @@ mod tests {
         let (url, token) = ("https://xen1".to_owned(), "secret".to_owned());
         let remote = Remote { agent, url, token, ca: None };
         assert_eq!(
-            remote.refusal("image pull").as_deref(),
+            remote.refusal("migrate-receive").as_deref(),
             Some(
-                "image pull works on the host itself only, since it uses disks as devices of the host: log in there, or leave out \
-                 --host"
+                "migrate-receive works on the host itself only, since it is the other end of a connection by ssh: log in \
+                 there, or leave out --host"
             )
         );
         assert_eq!(remote.refusal("list"), None);

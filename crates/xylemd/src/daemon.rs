@@ -1,13 +1,14 @@
 //! What the service of requests needs of this daemon.
 
 use std::ffi::CStr;
+use std::path::Path;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use local_door::{Relays, Reports};
-use service::{Ask, Daemon, Door, Gone, Kernel, News, Outlet, Role, StoreLink};
+use service::{Ask, Daemon, Door, Gone, Kernel, News, Outlet, Passing, Role, StoreLink};
 use storage_host::LinuxSystem;
 use toolstack::channel::{Channel, ChannelId, Received};
 use toolstack::work::Cost;
@@ -133,6 +134,12 @@ impl Daemon for Running {
         };
         self.channels.close(channel);
         lent
+    }
+
+    fn pass(&self, channel: ChannelId, _: &str, device: &str, how: Passing) -> Result<(), String> {
+        let ends = self.channels.take(channel);
+        let ends = ends.ok_or("the connection that came with the request is gone")?;
+        local_door::pass_disk(&local_door::open_disk(Path::new(device), how)?, ends, how)
     }
 
     fn relay(&self, channel: ChannelId, to: &Outlet) -> Result<(), String> {

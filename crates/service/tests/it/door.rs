@@ -233,6 +233,16 @@ impl Daemon for Client {
         Err(format!("nobody takes {device}"))
     }
 
+    fn pass(
+        &self,
+        _: toolstack::channel::ChannelId,
+        _: &str,
+        device: &str,
+        _: service::Passing,
+    ) -> Result<(), String> {
+        Err(format!("nobody takes {device}"))
+    }
+
     fn relay(&self, _: toolstack::channel::ChannelId, to: &service::Outlet) -> Result<(), String> {
         self.relayed.borrow_mut().push(to.clone());
         Ok(())

@@ -86,6 +86,9 @@ const DESCRIPTION: &str = "Objects are read from a copy of the host's state, whi
     A request with Accept: application/x-ndjson is answered by the daemon's lines as they come, of which the last is ok or error. \
     Who logs in by a cookie sends the header Xylem-Request with everything but GET.";
 
+const PIECES: &str = "In pieces: a place (8 bytes, little endian), a count (4 bytes) of up to 1 MiB, and so many bytes. A piece of \
+    none ends, and its place is the disk's size when it is read. What is in no piece is zeros, or stays as it was.";
+
 fn parameter(place: &str, name: &str, description: &str) -> Value {
     json!({
         "name": name,
@@ -390,6 +393,23 @@ impl Document {
             },
         });
         self.add("get", "/v1/bugreport", call, None);
+        let vdi = parameter("path", "vdi", "SR:VDI, which nobody uses.");
+        let pieces = json!({ "application/octet-stream": { "schema": { "type": "string", "format": "binary" } } });
+        let call = json!({
+            "summary": "A disk's bytes. For admins.",
+            "description": PIECES,
+            "parameters": [vdi],
+            "responses": { "200": { "description": "Pieces.", "content": pieces } },
+        });
+        self.add("get", "/v1/vdis/{vdi}/data", call, None);
+        let call = json!({
+            "summary": "Writes to a disk. For admins.",
+            "description": format!("{PIECES} With Expect: 100-continue a refusal comes before anything is sent."),
+            "parameters": [vdi],
+            "requestBody": { "required": true, "content": pieces },
+        });
+        let done = json!({ "type": "object", "required": ["ok"], "properties": { "ok": { "type": "string" } } });
+        self.add("put", "/v1/vdis/{vdi}/data", call, Some(done));
     }
 
     fn add_tasks(&mut self) {

@@ -166,7 +166,7 @@ fn may_ask(shared: &Shared, caller: &Caller, request: &Request) -> Result<(), Pr
         request,
         Request::MigrateReceive { .. }
             | Request::Relay(_)
-            | Request::Storage(StorageRequest::VdiLend { .. })
+            | Request::Storage(StorageRequest::VdiLend { .. } | StorageRequest::VdiPass { .. })
     );
     if needs_descriptors {
         let what = api::name_of(request);

@@ -180,3 +180,78 @@ fn what_has_not_changed_is_not_sent_again() {
         assert_eq!(web.send("GET", path, Some(Role::Viewer), &headers, "").status(), 200);
     }
 }
+
+#[test]
+fn reports_and_disks_are_refused_with_their_reasons() {
+    let web = Web::new();
+    let ask = |method: &str, path: &str, role, body: &str| {
+        let said = said(web.send(method, path, Some(role), &[], body));
+        (said.0, detail(&said).to_owned())
+    };
+    let small = "this needs the role admin, and yours is operator";
+    let nobody = "nobody makes reports about a simulated host";
+    for (method, path, role, status, words) in [
+        ("GET", "/v1/doctor", Role::Viewer, 409, nobody),
+        ("GET", "/v1/bugreport", Role::Operator, 403, small),
+        ("GET", "/v1/bugreport", Role::Admin, 409, nobody),
+        ("GET", "/v1/vdis/local:x/data", Role::Operator, 403, small),
+        ("PUT", "/v1/vdis/local:x/data", Role::Operator, 403, small),
+        ("GET", "/v1/vdis/none:x/data", Role::Admin, 409, "none: no such SR"),
+        ("PUT", "/v1/vdis/none:x/data", Role::Admin, 409, "none: no such SR"),
+        ("GET", "/v1/vdis/x/data", Role::Admin, 409, "it is written SR:VDI"),
+    ] {
+        let (got, why) = ask(method, path, role, "");
+        assert_eq!(got, status, "{method} {path}: {why}");
+        assert!(why.contains(words), "{method} {path}: {why}");
+    }
+}
+
+#[test]
+fn the_store_is_read_in_parts_and_written_by_admins() {
+    let web = Web::new();
+    let ask = |role, body: Value| web.post("/v1/requests/store", role, &body.to_string());
+    let values: Vec<Value> =
+        (0..30).map(|it| json!({ "path": format!("/t/{it}"), "value": "a\\n" })).collect();
+    assert_eq!(ask(Role::Admin, json!({ "do": "write", "values": values })).0, 200);
+    let (mut after, mut paths) = (Value::Null, Vec::new());
+    loop {
+        let (_, said) =
+            ask(Role::Admin, json!({ "do": "tree", "path": "/t", "limit": 7, "after": after }));
+        let part = &said["ok"]["store-tree"];
+        let nodes = part["nodes"].as_array().unwrap();
+        assert!(nodes.len() <= 7);
+        paths.extend(nodes.iter().map(|it| it["path"].as_str().unwrap().to_owned()));
+        after = part["next"].clone();
+        // What is removed meanwhile, also the last of a part, does not stop it.
+        if paths.len() == 14 {
+            ask(Role::Admin, json!({ "do": "rm", "paths": [paths[13], "/t/29"] }));
+        }
+        if after.is_null() {
+            break;
+        }
+    }
+    let all: Vec<String> = (0..29).map(|it| format!("/t/{it}")).collect();
+    assert_eq!((paths[0].as_str(), &paths[1..]), ("/t", &all[..]));
+    let (_, said) = ask(Role::Admin, json!({ "do": "tree", "path": "/t/0" }));
+    let node = json!({ "path": "/t/0", "value": "a\\n", "permissions": ["n0"], "children": 0 });
+    assert_eq!(said["ok"]["store-tree"], json!({ "nodes": [node], "next": null }));
+    // Bounds, and roles.
+    let many: Vec<String> = (0..65).map(|it| format!("/t/{it}")).collect();
+    for (role, body, status, words) in [
+        (Role::Admin, json!({ "do": "read", "paths": many }), 409, "64 at most"),
+        (Role::Admin, json!({ "do": "read", "paths": [] }), 409, "no path"),
+        (Role::Admin, json!({ "do": "tree", "path": "/t", "after": "x" }), 409, "not the next"),
+        (Role::Admin, json!({ "do": "chmod", "path": "/t", "permissions": ["x"] }), 409, "not a"),
+        (Role::Operator, json!({ "do": "read", "paths": ["/t"] }), 403, "role admin"),
+        (Role::Operator, json!({ "do": "tree", "path": "/" }), 403, "role admin"),
+    ] {
+        let (got, said) = ask(role, body.clone());
+        assert_eq!(got, status, "{body}: {said}");
+        assert!(said["detail"].as_str().unwrap().contains(words), "{body}: {said}");
+    }
+    let (status, said) = ask(Role::Viewer, json!({ "do": "quota", "domid": 1 }));
+    assert_eq!(status, 200, "{said}");
+    let rows = said["ok"]["store-quota"].as_array().unwrap();
+    let nodes = rows.iter().find(|it| it["name"] == "nodes").unwrap();
+    assert!(nodes["used"].as_u64().unwrap() > 0 && nodes["limit"].as_u64().unwrap() > 0, "{said}");
+}

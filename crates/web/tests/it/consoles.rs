@@ -123,6 +123,7 @@ impl Daemon for WithPty {
         fn peer(&self, request: api::PeerRequest) -> Result<api::Reply, String>;
         fn call(&self, peer: &str) -> Result<ChannelId, String>;
         fn lend(&self, channel: ChannelId, device: &str) -> Result<(), String>;
+        fn pass(&self, channel: ChannelId, vdi: &str, device: &str, how: service::Passing) -> Result<(), String>;
         fn report(&self, channel: ChannelId, report: api::Report) -> Result<(), String>;
         fn store(&self) -> Result<Box<dyn service::StoreLink>, String>;
         fn store_status(&self, word: &str) -> Option<String>;

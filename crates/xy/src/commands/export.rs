@@ -17,6 +17,7 @@ use super::lend::{Use, lend};
 use super::storage::{done, vdi_row};
 use super::{expect_done, expect_reply, image, vm_create};
 use crate::options::Options;
+use crate::remote::Remote;
 use crate::session::{Failure, Session};
 use config::{Config, has_script, target, with_target};
 
@@ -54,7 +55,7 @@ pub(crate) fn export(session: &mut Session, options: &Options) -> Result<(), Fai
     let create = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
     let file = create.map_err(|error| Failure::failed(format!("{path}: {error}")))?;
     let written = sources(session, &row, &targets).and_then(|sources| {
-        let written = write(path, file, &header, &sources);
+        let written = write(session.remote.as_ref(), (path, file), &header, &sources);
         for source in sources.iter().filter(|source| !targets.contains(&source.as_str())) {
             done(session, StorageRequest::VdiDestroy { vdi: source.clone() })?;
         }
@@ -109,12 +110,17 @@ fn sources(session: &mut Session, row: &VmRow, targets: &[&str]) -> Result<Vec<S
     }
 }
 
-fn write(path: &str, file: File, header: &Header, sources: &[String]) -> Result<(), Failure> {
+fn write(
+    remote: Option<&Remote>,
+    (path, file): (&str, File),
+    header: &Header,
+    sources: &[String],
+) -> Result<(), Failure> {
     let failed = |error: std::io::Error| Failure::failed(format!("{path}: {error}"));
     let out = BufWriter::with_capacity(256 << 10, file);
     let mut writer = Writer::begin(out, header).map_err(failed)?;
     for ((source, disk), number) in sources.iter().zip(&header.disks).zip(0..) {
-        lend(source, Use::Read, |device| {
+        lend(remote, source, Use::Read, |device| {
             copy(device, disk.bytes, number, &mut writer)
                 .map_err(|error| Failure::failed(format!("{source}: {error}")))
         })?;
@@ -224,7 +230,10 @@ fn make(
         };
         done(session, StorageRequest::VdiCreate { vdi: vdi.clone(), bytes: size.bytes })?;
         made.push(vdi.clone());
-        lend(&vdi, Use::Write, |device| worker::unpack_vm(found.path, found.file, number, device))?;
+        let remote = session.remote.as_ref();
+        lend(remote, &vdi, Use::Write, |device| {
+            worker::unpack_vm(found.path, found.file, number, device)
+        })?;
         disks.push(with_target(&disk, &vdi)?);
     }
     let define = Define {

@@ -262,7 +262,8 @@ fn fill(
         done(session, StorageRequest::VdiDestroy { vdi: vdi.clone() })?;
     }
     done(session, StorageRequest::VdiCreate { vdi: vdi.clone(), bytes: image.bytes })?;
-    lend(&vdi, Use::Write, |disk| worker::write(found.path, found.file, disk, max))
+    let remote = session.remote.as_ref();
+    lend(remote, &vdi, Use::Write, |disk| worker::write(found.path, found.file, disk, max))
         .and_then(|()| done(session, StorageRequest::ImageAdd(image.clone())))
         .inspect_err(|_| {
             // If it stays, the next import of this name removes it.

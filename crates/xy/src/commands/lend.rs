@@ -1,4 +1,6 @@
-//! A VDI as a block device of this domain, for as long as a command works on it.
+//! A VDI as a block device of this domain, for as long as a command works on it; of another host, as a file here.
+
+mod far;
 
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead as _, BufReader};
@@ -10,6 +12,7 @@ use api::{Reply, Request, StorageRequest};
 use rustix::fs::OFlags;
 use rustix::pipe::{PipeFlags, pipe_with};
 
+use crate::remote::Remote;
 use crate::session::{Failure, one_line};
 
 /// What is done with it.
@@ -21,10 +24,14 @@ pub(super) enum Use {
 
 /// Borrows a VDI from the daemon while `work` has it. What was written is on its storage then.
 pub(super) fn lend<T>(
+    remote: Option<&Remote>,
     vdi: &str,
     how: Use,
     work: impl FnOnce(&File) -> Result<T, Failure>,
 ) -> Result<T, Failure> {
+    if let Some(remote) = remote {
+        return far::lend(remote, vdi, how, work);
+    }
     let no_pipe = |error| Failure::failed(format!("{vdi}: no pipe to xylemd: {error}"));
     let (held, hold) = pipe_with(PipeFlags::CLOEXEC).map_err(no_pipe)?;
     let (said, say) = pipe_with(PipeFlags::CLOEXEC).map_err(no_pipe)?;

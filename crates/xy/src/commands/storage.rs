@@ -167,8 +167,9 @@ pub(crate) fn vdi_move(session: &mut Session, options: &Options) -> Result<(), F
         )));
     }
     done(session, StorageRequest::VdiCreate { vdi: to.clone(), bytes: row.bytes })?;
-    let copied = lend(vdi, Use::Read, |from| {
-        lend(&to, Use::Write, |into| {
+    let remote = session.remote.as_ref();
+    let copied = lend(remote, vdi, Use::Read, |from| {
+        lend(remote, &to, Use::Write, |into| {
             copy(from, into, row.bytes)
                 .map_err(|error| Failure::failed(format!("{vdi}: copying to {to}: {error}")))
         })

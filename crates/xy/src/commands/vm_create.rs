@@ -327,7 +327,7 @@ fn make(
     let bytes = plan.seed.len() as u64;
     done(session, StorageRequest::VdiCreate { vdi: seed.clone(), bytes })?;
     made.push(destroy(&seed));
-    lend(&seed, Use::Write, |device| {
+    lend(session.remote.as_ref(), &seed, Use::Write, |device| {
         device.write_all_at(&plan.seed, 0).map_err(|e| Failure::failed(format!("{seed}: {e}")))
     })?;
     let define = Define {

@@ -8,6 +8,7 @@ mod host;
 mod progress;
 mod psr;
 mod remote;
+mod remote_disks;
 mod remote_reports;
 mod remote_screen;
 mod remote_store;
