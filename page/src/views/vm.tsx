@@ -149,6 +149,14 @@ function Facts(props: { vm: Vm }) {
           </div>
         )}
       </Index>
+      <Show when={may('admin') && props.vm.domid !== null}>
+        <div>
+          <dt>Store</dt>
+          <dd>
+            <a href={`${link('store')}?${new URLSearchParams({ path: `/local/domain/${props.vm.domid}` })}`}>Its nodes</a>
+          </dd>
+        </div>
+      </Show>
     </dl>
   );
 }

@@ -131,6 +131,16 @@ export const views: View[] = [
     },
   },
   {
+    name: 'store',
+    open: async (page) => {
+      await at(page, '#/store');
+      await page.locator('table.store .toggle[aria-expanded=false]').nth(1).click();
+      await page.locator('table.store .toggle[aria-expanded=true]').waitFor();
+      await page.getByLabel('Follow changes').check();
+      await page.waitForTimeout(600);
+    },
+  },
+  {
     name: 'limits',
     open: async (page) => {
       await at(page, '#/limits');
