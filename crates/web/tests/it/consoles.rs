@@ -50,7 +50,9 @@ fn attach(web: &Web, path: &str, role: Role) -> Result<Socket, (u16, String)> {
 /// Reads messages until all of this has come.
 fn hear(socket: &mut Socket, expected: &[u8]) {
     let mut come = Vec::new();
+    let deadline = Instant::now() + Duration::from_secs(60);
     while !come.ends_with(expected) {
+        assert!(Instant::now() < deadline, "only {:?}", come.escape_ascii().to_string());
         match socket.read() {
             Ok(Message::Binary(bytes)) => come.extend_from_slice(&bytes),
             Ok(Message::Ping(_)) => {}
@@ -204,6 +206,9 @@ fn bytes_go_both_ways_until_the_guest_or_the_client_ends() {
     assert_eq!((&come[..256], &come[256..]), (&bytes[..], &b"typed"[..]));
     guest.write_all(&bytes).unwrap();
     hear(&mut socket, &bytes);
+    // At another terminal: what a guest prints goes to whoever reads first.
+    let (_other_guest, other_place) = new_pty();
+    *host.daemon.place.lock().unwrap() = other_place;
     let mut other = attach(web, "/v1/vms/db-1/console?kind=pv&number=0", Role::Admin).unwrap();
     other.close(None).unwrap();
     wait_for_log(web, "the client has left");
