@@ -195,7 +195,7 @@ impl Host {
 #[test]
 fn bytes_go_both_ways_until_the_guest_or_the_client_ends() {
     let mut host = Host::new(&[]);
-    let Host { web, guest, .. } = &mut host;
+    let Host { web, guest, daemon, .. } = &mut host;
     let mut socket = attach(web, "/v1/vms/web-0/console", Role::Admin).unwrap();
     let bytes: Vec<u8> = (0..=255).collect();
     socket.send(Message::Binary(bytes.clone().into())).unwrap();
@@ -208,16 +208,15 @@ fn bytes_go_both_ways_until_the_guest_or_the_client_ends() {
     hear(&mut socket, &bytes);
     // At another terminal: what a guest prints goes to whoever reads first.
     let (_other_guest, other_place) = new_pty();
-    *host.daemon.place.lock().unwrap() = other_place;
+    *daemon.place.lock().unwrap() = other_place;
     let mut other = attach(web, "/v1/vms/db-1/console?kind=pv&number=0", Role::Admin).unwrap();
     other.close(None).unwrap();
     wait_for_log(web, "the client has left");
     // Another console's end is not this one's.
     guest.write_all(b"still here").unwrap();
     hear(&mut socket, b"still here");
-    let (new_guest, place) = new_pty();
-    *host.daemon.place.lock().unwrap() = place;
-    host.guest = new_guest;
+    // The last one that had its other end closes it.
+    *guest = new_pty().0;
     assert_eq!(closed(&mut socket), "the host has closed it");
     wait_for_log(&host.web, "s: the host has closed it");
     let log = host.web.log();
