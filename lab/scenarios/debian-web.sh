@@ -38,7 +38,7 @@ check "it is restarted" systemctl restart xylem-web
 check "an operator pauses the VM" ask operator pause web
 check "and lets it go on" ask operator unpause web
 check "a viewer does not" refused_with 'this needs the role operator, and yours is viewer' ask viewer pause web
-check "nobody creates one" refused_with 'needs the role admin' ask admin create /tmp/web.cfg
+check "nobody creates one" refused_with 'needs the role admin' ask admin create -q /tmp/web.cfg
 echo "-- as an admin of xylemd"
 gpasswd -a xylem-web xylem-admin
 check "it is restarted" systemctl restart xylem-web
@@ -53,6 +53,24 @@ check "systemd starts it again" wait_for "systemctl is-active xylem-web && [ \"\
 check "a viewer looks again" wait_for "XYLEM_HOST=https://localhost:8443 XYLEM_CA=/var/lib/xylem-web/certificate.pem XYLEM_TOKEN=$(cat /tmp/viewer) xy list web" 60
 check "xylemd is restarted" systemctl restart xylemd
 check "a viewer looks once more" wait_for "XYLEM_HOST=https://localhost:8443 XYLEM_CA=/var/lib/xylem-web/certificate.pem XYLEM_TOKEN=$(cat /tmp/viewer) xy list web" 60
+check "it is upgraded" apt-get install -y --reinstall /lab/packages/xylem-web_*.deb
+check "and serves" wait_for "XYLEM_HOST=https://localhost:8443 XYLEM_CA=/var/lib/xylem-web/certificate.pem XYLEM_TOKEN=$(cat /tmp/viewer) xy list web" 60
+echo "-- a flood: 20 clients that ask without end, while VMs are created here"
+# round NAME: creates and destroys one five times; prints how long that took, in hundredths of a second.
+round() {
+    lab_from=$(date +%s%2N)
+    for lab_time in 1 2 3 4 5; do xy create -q /tmp/far.cfg && xy destroy far || return 1; done
+    echo "$1: $(($(date +%s%2N) - lab_from))"
+}
+check "without it" round quiet
+floods=
+for client in $(seq 20); do
+    while :; do ask viewer list; done >/dev/null 2>&1 &
+    floods="$floods $!"
+done
+sleep 2
+check "with it" round flooded
+kill $floods
 check "the VM has noticed nothing" test "$(xy domid web)" = "$before"
 check "a client is put out" xylem-web client remove the-operator
 check "at once" wait_for "! XYLEM_HOST=https://localhost:8443 XYLEM_CA=/var/lib/xylem-web/certificate.pem XYLEM_TOKEN=$(cat /tmp/operator) xy list web" 10
