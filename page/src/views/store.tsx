@@ -197,7 +197,7 @@ function Node(props: { row: Row; isMarked: boolean; onToggle: () => void }) {
       <td class="wrap">
         <code>{props.row.node.value}</code>
       </td>
-      <td class="num">
+      <td>
         <Owner domid={access().owner} />
       </td>
       <td>

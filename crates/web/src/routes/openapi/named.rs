@@ -42,6 +42,10 @@ fn name_parts(schema: &mut Value, name: &str, found: &mut Vec<(String, Value)>) 
 
 /// Replaces an object by a reference to it.
 fn take(schema: &mut Value, name: &str, found: &mut Vec<(String, Value)>) {
+    // Anything at all, as every tool reads it.
+    if *schema == Value::Bool(true) {
+        *schema = json!({});
+    }
     name_parts(schema, name, found);
     if schema.get("properties").is_some() {
         let reference = json!({ "$ref": format!("{PLACE}{name}") });
@@ -86,6 +90,7 @@ mod tests {
         let mut schemas = json!({
             "Planned": { "oneOf": [
                 { "type": "object", "properties": { "create": { "$ref": "#/components/schemas/Create" } } },
+                { "type": "object", "properties": { "stats": true } },
                 { "type": "object", "properties": {
                     "block-attach": { "type": "object", "properties": { "disk": { "type": "string" } } },
                 } },
@@ -109,10 +114,11 @@ mod tests {
             .collect();
         expect![[r##"
             Cpus: {"additionalProperties":{"type":"string"},"type":"object"}
-            Planned: {"oneOf":[{"$ref":"#/components/schemas/PlannedCreate"},{"$ref":"#/components/schemas/PlannedBlockAttach"},{"enum":["nothing"],"type":"string"}]}
+            Planned: {"oneOf":[{"$ref":"#/components/schemas/PlannedCreate"},{"$ref":"#/components/schemas/PlannedStats"},{"$ref":"#/components/schemas/PlannedBlockAttach"},{"enum":["nothing"],"type":"string"}]}
             PlannedBlockAttach: {"properties":{"block-attach":{"$ref":"#/components/schemas/PlannedBlockAttachBlockAttach"}},"type":"object"}
             PlannedBlockAttachBlockAttach: {"properties":{"disk":{"type":"string"}},"type":"object"}
             PlannedCreate: {"properties":{"create":{"$ref":"#/components/schemas/Create"}},"type":"object"}
+            PlannedStats: {"properties":{"stats":{}},"type":"object"}
             Sched: {"oneOf":[{"$ref":"#/components/schemas/SchedOfPool"}]}
             SchedOfPool: {"properties":{"do":{"const":"of_pool"},"vcpus":{"items":{"$ref":"#/components/schemas/SchedOfPoolVcpusItem"},"type":"array"}},"type":"object"}
             SchedOfPoolVcpusItem: {"properties":{},"type":"object"}
