@@ -14,6 +14,7 @@ mod host;
 mod moves;
 mod objects;
 mod peers;
+mod pieces;
 mod psr;
 mod relays;
 mod request;
@@ -42,6 +43,7 @@ pub use objects::{
     DeviceObject, DomainObject, Object, ObjectChange, Objects, OperationObject, VmObject, VmSizes,
 };
 pub use peers::{PeerCheck, PeerKey, PeerRequest, PeerRow};
+pub use pieces::{PIECE_BYTES_MAX, PIECE_HEADER_BYTES, PieceHeader};
 pub use psr::{
     CachePart, PsrCache, PsrCmt, PsrCounter, PsrHardware, PsrLimits, PsrRequest, PsrSample,
     PsrSamples, PsrShare, PsrShares, PsrSocket, PsrUse,

@@ -1,5 +1,4 @@
-//! The bytes of a disk on a client's connection, in pieces: a place (8 bytes, little endian), a count (4 bytes), and so many
-//! bytes. A piece of none ends, and its place is the disk's size. What is in no piece is zeros.
+//! The bytes of a disk on a client's connection, in [pieces](api::PieceHeader).
 
 use std::fs::File;
 use std::io::{self, Read, Seek as _, SeekFrom, Write};
@@ -9,15 +8,13 @@ use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
+use api::{PIECE_BYTES_MAX, PIECE_HEADER_BYTES as HEADER_BYTES, PieceHeader};
 use rustix::fs::OFlags;
 use service::Passing;
 
 use crate::ChannelEnds;
 use crate::relays::be_patient;
 
-/// Bytes of a piece.
-const PIECE_BYTES_MAX: usize = 1 << 20;
-const HEADER_BYTES: usize = 12;
 /// Said to a client that is to send a disk: it is open.
 const BEGIN: u8 = b'+';
 /// For a client to send or take anything.
@@ -83,19 +80,12 @@ fn send(disk: &File, mut to: impl Write) -> io::Result<()> {
         disk.read_exact_at(&mut piece[HEADER_BYTES..end], at)?;
         let count = end - HEADER_BYTES;
         if piece[HEADER_BYTES..end].iter().any(|&byte| byte != 0) {
-            put_header(&mut piece, at, count);
+            piece[..HEADER_BYTES].copy_from_slice(&PieceHeader::of(at, count).encode());
             to.write_all(&piece[..end])?;
         }
         at += count as u64;
     }
-    put_header(&mut piece, bytes, 0);
-    to.write_all(&piece[..HEADER_BYTES])
-}
-
-fn put_header(piece: &mut [u8], at: u64, count: usize) {
-    piece[..8].copy_from_slice(&at.to_le_bytes());
-    let count = u32::try_from(count).expect("a piece is short");
-    piece[8..HEADER_BYTES].copy_from_slice(&count.to_le_bytes());
+    to.write_all(&PieceHeader::of(bytes, 0).encode())
 }
 
 fn receive(disk: &File, mut from: impl Read) -> io::Result<()> {
@@ -104,9 +94,7 @@ fn receive(disk: &File, mut from: impl Read) -> io::Result<()> {
     loop {
         let mut header = [0; HEADER_BYTES];
         from.read_exact(&mut header)?;
-        let (at, count) = header.split_at(8);
-        let at = u64::from_le_bytes(at.try_into().expect("8 bytes"));
-        let count = u32::from_le_bytes(count.try_into().expect("4 bytes"));
+        let PieceHeader { at, count } = PieceHeader::decode(header);
         let piece = usize::try_from(count).ok().and_then(|count| piece.get_mut(..count));
         let is_inside = at.checked_add(count.into()).is_some_and(|end| end <= bytes);
         let Some(piece) = piece.filter(|_| is_inside) else {
@@ -165,7 +153,8 @@ mod tests {
             [(1 << 20, 1), (0, PIECE_BYTES_MAX + 1), (u64::MAX, 1), ((1 << 20) + 1, 0)]
         {
             let mut piece = vec![0; HEADER_BYTES + count];
-            put_header(&mut piece, at, count);
+            let header = PieceHeader { at, count: u32::try_from(count).unwrap() };
+            piece[..HEADER_BYTES].copy_from_slice(&header.encode());
             let error = receive(&to, &piece[..]).unwrap_err().to_string();
             assert!(error.ends_with("of a disk of 1048576"), "{error}");
         }

@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io::{self, BufReader, Read};
 use std::os::unix::fs::FileExt as _;
 
+use api::{PIECE_BYTES_MAX, PIECE_HEADER_BYTES as HEADER_BYTES, PieceHeader};
 use rustix::fs::{Mode, OFlags, SeekFrom, open, seek};
 use rustix::io::Errno;
 
@@ -15,9 +16,6 @@ use crate::session::{Failure, one_line};
 
 /// Where such a file is, unless TMPDIR says otherwise: not in memory.
 const FOLDER: &str = "/var/tmp";
-/// As the host has it (`local-door/src/disks.rs`): place and count.
-const HEADER_BYTES: usize = 12;
-const PIECE_BYTES_MAX: usize = 1 << 20;
 
 pub(super) fn lend<T>(
     remote: &Remote,
@@ -60,9 +58,7 @@ fn fetch(from: impl Read, file: &File) -> io::Result<()> {
     loop {
         let mut header = [0; HEADER_BYTES];
         from.read_exact(&mut header)?;
-        let (at, count) = header.split_at(8);
-        let at = u64::from_le_bytes(at.try_into().expect("8 bytes"));
-        let count = u32::from_le_bytes(count.try_into().expect("4 bytes"));
+        let PieceHeader { at, count } = PieceHeader::decode(header);
         let piece = usize::try_from(count).ok().and_then(|count| piece.get_mut(..count));
         let piece = piece.ok_or_else(|| io::Error::other("the host has sent nonsense"))?;
         if piece.is_empty() {
@@ -108,8 +104,7 @@ impl<'a> Pieces<'a> {
         let place = if self.is_last { 0 } else { self.at };
         self.taken = 0;
         self.piece.clear();
-        self.piece.extend(place.to_le_bytes());
-        self.piece.extend(u32::try_from(count).expect("a piece is short").to_le_bytes());
+        self.piece.extend(PieceHeader::of(place, count).encode());
         self.piece.resize(HEADER_BYTES + count, 0);
         self.file.read_exact_at(&mut self.piece[HEADER_BYTES..], self.at)?;
         self.at += count as u64;
