@@ -153,20 +153,12 @@ impl Frames {
 
     /// Splits off one frame, so that it can be released alone.
     pub(crate) fn carve(&mut self, mfn: u64) {
-        let Some((first, run)) = self.run(mfn) else { return };
-        self.runs.remove(&first);
-        let mut part = |from: u64, pages: u64| {
-            if pages > 0 {
-                let pfn_first = run.pfn_first + (from - first);
-                self.runs.insert(from, Run { pages, pfn_first, ..run });
-            }
-        };
-        part(first, mfn - first);
-        part(mfn, 1);
-        part(mfn + 1, first + run.pages - mfn - 1);
+        if let Some(pfn) = self.pfn(mfn) {
+            self.renumber(mfn, 1, pfn);
+        }
     }
 
-    /// Gives a part of a run other frame numbers.
+    /// Splits off a part of a run, and gives it these frame numbers.
     pub(crate) fn renumber(&mut self, first: u64, pages: u64, pfn_first: u64) {
         let Some((from, run)) = self.run(first) else { return };
         let (end, run_end) = (first + pages, from + run.pages);

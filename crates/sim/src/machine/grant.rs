@@ -139,8 +139,7 @@ impl SimXen {
             return Err(GrantStatus::PermissionDenied);
         }
         let frame = u64::from(u32_at(entry, 4));
-        self.demand(owner, frame);
-        let mfn = self.mfn_of_gfn(owner, frame).ok_or(GrantStatus::GeneralError)?;
+        let mfn = self.mfn_to_use(owner, frame).ok_or(GrantStatus::GeneralError)?;
         let domain = self.domains.get_mut(&owner).expect("it was there above");
         *domain.grants.pins.entry(grant).or_default() += 1;
         let writing = if flags & GTF_READONLY == 0 { GTF_WRITING } else { 0 };
@@ -160,8 +159,7 @@ impl SimXen {
         gfn: u64,
     ) -> Result<MappingId, Errno> {
         self.live(owner)?;
-        self.demand(owner, gfn);
-        let mfn = self.mfn_of_gfn(owner, gfn).ok_or(Errno::EINVAL)?;
+        let mfn = self.mfn_to_use(owner, gfn).ok_or(Errno::EINVAL)?;
         Ok(self.hold(Mapping { holder, owner, mfn, grant: None }))
     }
 

@@ -261,8 +261,7 @@ fn frames_of(
     xen.live(range.domid)?;
     let mut mfns = Vec::with_capacity(range.frames.len());
     for &frame in range.frames {
-        xen.demand(range.domid, frame);
-        let mfn = xen.mfn_of_gfn(range.domid, frame).ok_or(Errno::EINVAL)?;
+        let mfn = xen.mfn_to_use(range.domid, frame).ok_or(Errno::EINVAL)?;
         // A page table must not be mapped writable.
         if write == Access::Write && xen.is_table(range.domid, mfn) {
             return Err(Errno::EINVAL);

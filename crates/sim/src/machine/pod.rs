@@ -188,6 +188,12 @@ impl SimXen {
         self.spend(300 + pages * 12);
     }
 
+    /// The machine frame of a frame number that another domain uses, which gets memory now if it is to.
+    pub(super) fn mfn_to_use(&mut self, domid: DomId, gfn: u64) -> Option<u64> {
+        self.demand(domid, gfn);
+        self.mfn_of_gfn(domid, gfn)
+    }
+
     /// Takes back what is all zeros: its frames get memory on demand again.
     fn sweep(&mut self, domid: DomId) {
         let Some(domain) = self.domains.get(&domid) else { return };

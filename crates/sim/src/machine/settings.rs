@@ -712,8 +712,7 @@ impl SimXen {
         for entry in 0..count {
             let frame = u64_at(arena.get(list + entry * 8, 8)?, 0);
             // Xen's own pages are not the domain's memory, wherever it has mapped them.
-            self.demand(domid, frame);
-            let owned = self.mfn_of_gfn(domid, frame).filter(|mfn| !self.frames.is_xens(*mfn));
+            let owned = self.mfn_to_use(domid, frame).filter(|mfn| !self.frames.is_xens(*mfn));
             let domain = self.live(domid)?;
             let kind = match owned {
                 None => INVALID,
