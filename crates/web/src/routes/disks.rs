@@ -62,9 +62,7 @@ impl Passed {
 
     fn note(&mut self, result: &str) {
         self.is_noted = true;
-        let (who, from) = (&self.caller.who.name, self.caller.address.to_string());
-        let (what, of) = (api::name_of(&self.request), super::subject(&self.request));
-        self.shared.audit.note(who, &from, &what, &of, result);
+        super::requests::note(&self.shared, &self.caller, &self.request, result);
     }
 }
 

@@ -75,10 +75,7 @@ async fn begin(
     of: Report,
 ) -> Result<(UnixStream, Turn), Problem> {
     let request = Request::Relay(RelayRequest::Report { of });
-    let note = |result: &str| {
-        let (who, from) = (&caller.who.name, caller.address.to_string());
-        shared.audit.note(who, &from, &api::name_of(&request), "", result);
-    };
+    let note = |result: &str| super::requests::note(shared, caller, &request, result);
     if let Some(why) = caller.who.role.refusal(&request) {
         note(&why);
         return Err(Problem::forbidden(why));

@@ -361,7 +361,8 @@ fn note_change(shared: &Shared, caller: &Caller, request: &Request, result: &str
     }
 }
 
-fn note(shared: &Shared, caller: &Caller, request: &Request, result: &str) {
+/// Notes what was asked, and what came of it.
+pub(super) fn note(shared: &Shared, caller: &Caller, request: &Request, result: &str) {
     let (what, of) = (api::name_of(request), subject(request));
     shared.audit.note(&caller.who.name, &caller.address.to_string(), &what, &of, result);
 }
