@@ -6,6 +6,7 @@ import { may } from '../api/session';
 import { quota, read, watch } from '../api/store';
 import { plainNumber } from '../model/format';
 import { accessOf, asPath, changesOf, domidOf, rowsOf, touched, type Below, type Row } from '../model/tree';
+import type { Vm } from '../model/types';
 import { link, replace, route } from '../router';
 import { Meter } from '../ui/meter';
 import { Empty, Loading, Problem } from '../ui/notice';
@@ -119,6 +120,8 @@ function Tree(props: { top: string }) {
   });
 
   const rows = createMemo(() => rowsOf(props.top, known()));
+  // Once for all rows: they are many, and VMs change all the time.
+  const owners = createMemo(() => new Map(vms().map((vm) => [`${vm.domid ?? ''}`, vm])));
   return (
     <>
       <Show when={domidOf(props.top)} keyed>
@@ -152,6 +155,7 @@ function Tree(props: { top: string }) {
                   {(row) => (
                     <Node
                       row={row}
+                      owner={owners().get(accessOf(row.node.permissions).owner)}
                       isMarked={marked().has(row.node.path)}
                       onToggle={() => (row.isOpen ? close(row.node.path) : void load(row.node.path))}
                     />
@@ -169,7 +173,7 @@ function Tree(props: { top: string }) {
   );
 }
 
-function Node(props: { row: Row; isMarked: boolean; onToggle: () => void }) {
+function Node(props: { row: Row; owner: Vm | undefined; isMarked: boolean; onToggle: () => void }) {
   const access = () => accessOf(props.row.node.permissions);
   return (
     <tr classList={{ changed: props.isMarked }}>
@@ -198,7 +202,7 @@ function Node(props: { row: Row; isMarked: boolean; onToggle: () => void }) {
         <code>{props.row.node.value}</code>
       </td>
       <td>
-        <Owner domid={access().owner} />
+        <Owner domid={access().owner} vm={props.owner} />
       </td>
       <td>
         {access().others}
@@ -208,10 +212,9 @@ function Node(props: { row: Row; isMarked: boolean; onToggle: () => void }) {
   );
 }
 
-function Owner(props: { domid: string }) {
-  const vm = createMemo(() => vms().find((it) => `${it.domid ?? ''}` === props.domid));
+function Owner(props: { domid: string; vm: Vm | undefined }) {
   return (
-    <Show when={vm()} fallback={props.domid === '0' ? 'Domain-0' : props.domid}>
+    <Show when={props.vm} fallback={props.domid === '0' ? 'Domain-0' : props.domid}>
       {(it) => <a href={link('vm', it().uuid)}>{it().name}</a>}
     </Show>
   );
