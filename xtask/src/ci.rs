@@ -33,6 +33,7 @@ const NEEDS: [(&str, &str, &str); 3] = [
 /// # Errors
 /// A tool is missing and cannot be installed, or the command line is wrong.
 pub(crate) fn main(parser: &mut lexopt::Parser) -> Result<ExitCode> {
+    lab::cargo::build_as_tests();
     match parser.next()? {
         None => {
             require_needs()?;

@@ -2,6 +2,7 @@
 
 mod bench;
 mod book;
+mod browser;
 mod churn;
 mod ci;
 mod demo;
@@ -32,6 +33,7 @@ cargo xtask COMMAND
   bench   ours and the peer, measured in turn
   book    docs/ as a book, and its commands run in a lab
   fuzz    arbitrary bytes for the store, with libFuzzer
+  clicks  random clicks in the web page, in a browser, before a simulated host
   images  VMs of damaged kernels and ramdisks on the simulated host
   churn   days of a simulated host's life with all kinds of trouble
   kills   kills the toolstack daemon at every step, on the simulated host
@@ -70,6 +72,7 @@ fn dispatch() -> Result<ExitCode> {
             "bench" => bench::main(&mut parser),
             "book" => book::main(&mut parser),
             "churn" => churn::main(&mut parser),
+            "clicks" => browser::main(&mut parser),
             "kills" => kills::main(&mut parser),
             "moves" => moves::main(&mut parser),
             "package" => package::main(&mut parser),

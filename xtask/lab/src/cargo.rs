@@ -3,6 +3,7 @@
 use std::io::{IsTerminal as _, Read, Write as _};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
@@ -46,6 +47,25 @@ pub const PLATFORM: &str = "x86_64-unknown-linux-gnu";
 /// (measured in the lab: 47 ms against 15 ms to start `xy`).
 pub const FLAGS: [&str; 2] = ["-Ctarget-feature=+crt-static", "-Crelocation-model=static"];
 
+/// Whether this process builds programs in the profile of tests.
+static AS_TESTS: AtomicBool = AtomicBool::new(false);
+
+/// From now on programs are built in the profile of tests, so that what both are made of is built once. They check more, and
+/// are slower.
+pub fn build_as_tests() {
+    AS_TESTS.store(true, Ordering::Relaxed);
+}
+
+fn are_built_as_tests() -> bool {
+    AS_TESTS.load(Ordering::Relaxed)
+}
+
+/// Has cargo build for [`PLATFORM`], static.
+pub fn for_platform(command: &mut Command) -> &mut Command {
+    command.args(["--target", PLATFORM]);
+    command.arg(format!("--config=target.{PLATFORM}.rustflags={FLAGS:?}"))
+}
+
 /// Builds targets, optimised, and shows how far it is: the first build takes minutes.
 ///
 /// The whole workspace is selected, whatever is built of it: a dependency's features are those that the selection wants,
@@ -55,8 +75,11 @@ pub const FLAGS: [&str; 2] = ["-Ctarget-feature=+crt-static", "-Crelocation-mode
 /// One of them does not build.
 pub fn build(targets: &[Target<'_>]) -> Result<()> {
     let mut command = cargo();
-    command.args(["build", "--release", "--workspace", "--target", PLATFORM]);
-    command.arg(format!("--config=target.{PLATFORM}.rustflags={FLAGS:?}"));
+    command.args(["build", "--workspace"]);
+    if !are_built_as_tests() {
+        command.arg("--release");
+    }
+    for_platform(&mut command);
     let mut names = Vec::new();
     for target in targets {
         let kind = match target {
@@ -74,7 +97,8 @@ pub fn build(targets: &[Target<'_>]) -> Result<()> {
 /// # Errors
 /// The current folder is unknown.
 pub fn path(target: Target<'_>) -> Result<PathBuf> {
-    let folder = target_directory()?.join(PLATFORM).join("release");
+    let profile = if are_built_as_tests() { "debug" } else { "release" };
+    let folder = target_directory()?.join(PLATFORM).join(profile);
     Ok(match target {
         Target::Program(name) => folder.join(name),
         Target::Example(name) => folder.join("examples").join(name),

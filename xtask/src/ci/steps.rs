@@ -53,12 +53,19 @@ const SIMULATIONS: [&str; 9] =
 /// The step that builds every program that later steps run.
 const PROGRAMS: &str = "programs";
 
-/// All steps.
+/// All steps. While programs are built, what needs neither them nor cargo's lock goes on beside; then the emulated hosts, which
+/// are the longest way, beside all the rest.
 pub(super) const STEPS: &[Step] = &[
     step("format", Load::OneCpu, 2, format),
-    step(PROGRAMS, Load::OneCpu, 500, programs),
-    step("lints", Load::OneCpu, 200, lints),
-    step("tests", Load::OneCpu, 480, tests),
+    step(PROGRAMS, Load::OneCpu, 400, programs),
+    step("the page", Load::OneCpu, 60, web::page),
+    step("tidy", Load::OneCpu, 3, || crate::tidy::main().and_then(ensure_success)),
+    step("layouts against newer headers", Load::OneCpu, 20, || {
+        crate::layouts::main().and_then(ensure_success)
+    }),
+    step("tests of the guest's protocols", Load::OneCpu, 10, || {
+        run_cargo_in("guest/proto", &["test", "--quiet", "--config", "build.rustflags=[]"])
+    }),
     built("lab: Xylem's store", Load::Lab, 600, || scenarios::run(scenarios::ON_XYLEM)),
     built("lab: from Xen's store", Load::Lab, 120, || scenarios::run(scenarios::ON_C)),
     built("lab: Xen 4.20", Load::Lab, 60, || {
@@ -69,14 +76,12 @@ pub(super) const STEPS: &[Step] = &[
         }
         scenarios::run(scenarios::ON_XEN_4_20)
     }),
-    step("tidy", Load::OneCpu, 3, || crate::tidy::main().and_then(ensure_success)),
-    step("layouts against newer headers", Load::OneCpu, 20, || {
-        crate::layouts::main().and_then(ensure_success)
+    built("tests", Load::OneCpu, 400, tests),
+    built("lints", Load::OneCpu, 150, lints),
+    step("store: fuzzing", Load::OneCpu, 400, || {
+        crate::fuzz::run_all(FUZZ)?;
+        crate::fuzz::lint()
     }),
-    step("tests of the guest's protocols", Load::OneCpu, 10, || {
-        run_cargo_in("guest/proto", &["test", "--quiet", "--config", "build.rustflags=[]"])
-    }),
-    step("the page", Load::OneCpu, 60, web::page),
     built("the page in a browser", Load::OneCpu, 120, web::browser),
     built("remote clients that others wrote", Load::OneCpu, 60, web::clients),
     // By itself `cargo xtask churn` tries twice as many hosts.
@@ -104,12 +109,9 @@ pub(super) const STEPS: &[Step] = &[
     built("store: handed over and back", Load::OneCpu, 30, || {
         store_trials::take_over::run(store_trials::take_over::Options::new()?)
     }),
-    step("store: fuzzing", Load::OneCpu, 500, || {
-        crate::fuzz::run_all(FUZZ)?;
-        crate::fuzz::lint()
-    }),
     built("store: every row of its benchmark", Load::Machine, 60, || {
-        run_cargo(&["xtask", "bench", "store", "--peers", "c,oxen", "--quick"])
+        let words = ["store", "--peers", "c,oxen", "--quick"];
+        crate::bench::main(&mut lexopt::Parser::from_args(words)).and_then(ensure_success)
     }),
 ];
 
@@ -148,12 +150,17 @@ fn programs() -> Result<()> {
 /// Of the documentation none is code, and the examples are built with the programs.
 fn tests() -> Result<()> {
     let kinds = ["--lib", "--bins", "--tests"];
-    let words = [&["test", "--workspace"], &kinds[..], &["--no-fail-fast", "--", "--quiet"]];
-    run_cargo(&words.concat())
+    let mut command = cargo::cargo();
+    command.args(["test", "--workspace"]).args(kinds);
+    cargo::for_platform(&mut command).args(["--no-fail-fast", "--", "--quiet"]);
+    cargo::build_with(&mut command, "cargo test failed")
 }
 
 fn lints() -> Result<()> {
-    run_cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"])?;
+    let mut command = cargo::cargo();
+    command.args(["clippy", "--workspace", "--all-targets"]);
+    cargo::for_platform(&mut command).args(["--", "-D", "warnings"]);
+    cargo::build_with(&mut command, "cargo clippy failed")?;
     run_cargo_in("guest", &["clippy", "--release", "--", "-D", "warnings"])
 }
 

@@ -6,15 +6,14 @@ use std::process::Command;
 use anyhow::{Context as _, Result, ensure};
 use lab::workspace;
 
+use crate::browser::Bed;
 use crate::page;
 use crate::web_host::{self, Options, WebHost};
 
-/// The browser, with the Debian package it comes in.
-const BROWSER: (&str, &str) = ("/usr/bin/chromium", "chromium");
 /// VMs of the host that browsers look at: more than fit on a screen.
 const VMS: u32 = 300;
 /// Random clicks, in seconds, and their seed.
-const CLICKS: [&str; 4] = ["--clicks", "30", "--seed", "7"];
+const CLICKS: (u32, u32) = (30, 7);
 /// Packages of PyPI that are clients, check what clients read, or make clients of it; with the module of each.
 const OF_PYPI: [(&str, &str); 4] = [
     ("XenAPI", "XenAPI"),
@@ -33,26 +32,11 @@ pub(super) fn page() -> Result<()> {
     page::build()
 }
 
-/// Each view of the page in a browser, at the sizes of a telephone and of a desk, in both themes.
+/// Each view of the page in a browser, then random clicks; `cargo xtask clicks` clicks for longer.
 pub(super) fn browser() -> Result<()> {
-    page::build()?;
-    web_host::build()?;
-    if !Path::new(BROWSER.0).exists() {
-        lab::install(&[BROWSER.1])?;
-    }
-    let mut options = Options::with_vms(VMS);
-    options.host.push("--busy".to_owned());
-    let host = WebHost::start(&options)?;
-    let pictures = lab::target_directory()?.join("page");
-    std::fs::create_dir_all(&pictures)?;
-    let pictures = pictures.to_str().context("the target folder's name is no text")?;
-    let test = |more: &[&str]| {
-        let words = ["run", "--silent", "test:browser", "--", "--url", &host.url];
-        let words = [&words[..], &["--chromium", BROWSER.0], more].concat();
-        page::npm(&words, "the page has a fault in a browser")
-    };
-    test(&["--shots", pictures])?;
-    test(&CLICKS)
+    let bed = Bed::start(VMS)?;
+    bed.look_at_views()?;
+    bed.click(CLICKS.0, CLICKS.1)
 }
 
 /// Clients that others wrote, and the document that they are made from.
