@@ -2,16 +2,18 @@
 
 mod http;
 
+use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use api::client::Client;
 use api::{Create, Define, Request, Target};
 use lab::cargo::{self, Target as Program};
+use serde_json::json;
 
 use self::http::Http;
 use super::{Better, Row};
@@ -27,9 +29,17 @@ const BUSY_PER_SECOND: u32 = 5;
 /// Create latency beside them, to that without.
 const GOAL_CREATE: f64 = 1.1;
 
+/// Lists by XenAPI one after the other.
+const RECORDS: usize = 50;
+
 /// Scrapes one after the other, and what one may take.
 const SCRAPES: usize = 100;
 const GOAL_SCRAPE_MS: f64 = 50.0;
+
+/// VMs of the published figure of XAPI, and what `xe vm-list` took there, in ms: xapi-project/xen-api#4876, patched, with 12
+/// CPUs. That is the same call, made and printed by a program of its own.
+const PUBLISHED_VMS: u32 = 512;
+const PUBLISHED_LIST_MS: f64 = 449.0;
 
 /// How much there is of everything.
 struct Size {
@@ -78,6 +88,12 @@ pub(super) fn run(is_quick: bool) -> Result<Vec<Row>> {
     rows.extend(starts(&bed, &size)?);
     rows.extend(fan_out(&bed, &size)?);
     rows.extend(creates(&bed, &size)?);
+    rows.extend(xen_api(&bed, size.vms, None)?);
+    drop(bed);
+    // A host that is as large as the one that the figure is of.
+    let vms = if is_quick { size.vms } else { PUBLISHED_VMS };
+    let published = [("xapi 23, as published", PUBLISHED_LIST_MS)].into();
+    rows.extend(xen_api(&Bed::make(vms)?, vms, Some(published))?);
     Ok(rows)
 }
 
@@ -197,6 +213,35 @@ fn scrapes(bed: &Bed, size: &Size) -> Result<Vec<Row>> {
         row.at_most(GOAL_SCRAPE_MS)
     };
     Ok(vec![row("p50", 0.5), row("p99", 0.99)])
+}
+
+/// What each client of XenAPI begins with: all records of all VMs, one after the other.
+fn xen_api(bed: &Bed, vms: u32, peers: Option<BTreeMap<&'static str, f64>>) -> Result<Vec<Row>> {
+    let mut http = bed.http(0)?;
+    let mut call = |method: &str, params: &[&str]| -> Result<serde_json::Value> {
+        let body = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params });
+        let answer = http.ask("POST", "/jsonrpc", &body.to_string())?;
+        let mut answer: serde_json::Value = serde_json::from_slice(&answer)?;
+        ensure!(answer.get("error").is_none(), "{method}: {}", answer["error"]);
+        Ok(answer["result"].take())
+    };
+    let session = call("session.login_with_password", &["client-0", &bed.0.tokens[0]])?;
+    let session = session.as_str().context("a session is no text")?;
+    let mut times = Vec::new();
+    for _ in 0..RECORDS {
+        let asked = Instant::now();
+        let records = call("VM.get_all_records", &[session])?;
+        times.push(asked.elapsed().as_secs_f64());
+        let count = records.as_object().map_or(0, serde_json::Map::len);
+        ensure!(count >= vms as usize, "records of {count} VMs");
+    }
+    times.sort_by(f64::total_cmp);
+    let what = format!("VM.get_all_records of {vms} VMs by XenAPI");
+    let row = |name: &str, part, peers| {
+        let what = format!("{what}, {name}");
+        Row::against(what, "ms", at(&times, part) * 1e3, peers, Better::Less)
+    };
+    Ok(vec![row("p50", 0.5, peers.unwrap_or_default()), row("p99", 0.99, [].into())])
 }
 
 /// VMs that are started and destroyed, by REST and on the host itself.
