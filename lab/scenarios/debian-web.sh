@@ -44,7 +44,16 @@ gpasswd -a xylem-web xylem-admin
 check "it is restarted" systemctl restart xylem-web
 unikernel_cfg far
 check "an admin creates a VM" ask admin create -q /tmp/far.cfg
-check "and destroys it" ask admin destroy far
+check "the store, by an admin" test "$(ask admin store read "/local/domain/$(xy domid far)/name")" = far
+check "a viewer does not see it" refused_with 'needs the role admin' ask viewer store ls /
+check "what a VM uses" sh -c "$(declare -f ask); ask viewer top -b -i 1 | grep -q far"
+check "what is not as it should be is what the host says" test "$(ask viewer doctor)" = "$(xy doctor)"
+check "a report" ask admin bugreport /tmp/report.tar
+check "with logs in it" sh -c "tar tf /tmp/report.tar | grep -q journal"
+tar tf /tmp/report.tar | head -n 30
+check "a VM is saved on the host" ask admin save far /var/tmp/far.saved
+check "and restored" ask admin restore /var/tmp/far.saved
+check "and destroyed" ask admin destroy far
 echo "-- trouble"
 before=$(xy domid web)
 killed=$(web_pid)
