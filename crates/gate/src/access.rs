@@ -2,7 +2,8 @@
 //!
 //! A line each: `token NAME ROLE EXPIRES HASH`, `user NAME ROLE EXPIRES HASH`, `certificate NAME ROLE EXPIRES HASH`. `EXPIRES` is in
 //! seconds since 1970, or `never`. The hash of a token and of a certificate (its DER) is SHA-256, in hexadecimal; that of a
-//! password is Argon2id, as a PHC string. Empty lines and lines that begin with `#` are passed over.
+//! password is Argon2id, as a PHC string. A client that is limited to VMs with a tag has `tags=TAG,TAG` at the end, which an
+//! earlier release does not understand: it lets nobody in then. Empty lines and lines that begin with `#` are passed over.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,10 +14,14 @@ use argon2::password_hash::phc::PasswordHash;
 use argon2::password_hash::{CustomizedPasswordHasher as _, PasswordVerifier as _};
 use sha2::{Digest as _, Sha256};
 
+use crate::tags::{Scope, check_tag};
+
 /// What tokens begin with, so that people and scanners of leaked secrets know them.
 const TOKEN_PREFIX: &str = "xylem-";
 /// Longest name of a client.
 const NAME_BYTES_MAX: usize = 64;
+/// What a client's tags are written after.
+const TAGS: &str = "tags=";
 
 /// A remote client.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -25,6 +30,8 @@ pub struct Who {
     pub role: Role,
     /// In seconds since 1970.
     pub expires: Option<u64>,
+    /// The VMs that it may have to do with.
+    pub scope: Scope,
 }
 
 impl Who {
@@ -113,8 +120,12 @@ impl Access {
 
     fn add(&mut self, line: &str) -> Result<(), String> {
         let fields: Vec<_> = line.split_ascii_whitespace().collect();
-        let [kind, name, role, expires, hash] = fields[..] else {
-            return Err("not of the form KIND NAME ROLE EXPIRES HASH".to_owned());
+        let (kind, name, role, expires, hash, tags) = match fields[..] {
+            [kind, name, role, expires, hash] => (kind, name, role, expires, hash, None),
+            [kind, name, role, expires, hash, tags] => {
+                (kind, name, role, expires, hash, Some(tags))
+            }
+            _ => return Err("not of the form KIND NAME ROLE EXPIRES HASH [tags=..]".to_owned()),
         };
         let kind = Kind::ALL
             .into_iter()
@@ -129,7 +140,8 @@ impl Access {
         if self.entries.iter().any(|it| it.who.name == name) {
             return Err(format!("there is another client named {name}"));
         }
-        let who = Who { name: name.to_owned(), role, expires };
+        let scope = tags.map_or(Ok(Scope::Host), scope_of)?;
+        let who = Who { name: name.to_owned(), role, expires, scope };
         match kind {
             Kind::Token => drop(self.tokens.insert(digest_of(hash)?, who.clone())),
             Kind::Certificate => drop(self.certificates.insert(digest_of(hash)?, who.clone())),
@@ -219,7 +231,22 @@ pub fn entry_line(who: &Who, secret: &Secret) -> Result<String, String> {
         Secret::Password(hash) => (Kind::User, hash.clone()),
     };
     let expires = who.expires.map_or("never".to_owned(), |it| it.to_string());
-    Ok(format!("{} {} {} {expires} {hash}\n", kind.as_str(), who.name, who.role.as_str()))
+    let tags: Vec<_> = who.scope.tags().collect();
+    tags.iter().try_for_each(|tag| check_tag(tag))?;
+    let tags = match who.scope {
+        Scope::Host => String::new(),
+        Scope::Tagged(_) => format!(" {TAGS}{}", tags.join(",")),
+    };
+    let (kind, role) = (kind.as_str(), who.role.as_str());
+    let line = format!("{kind} {} {role} {expires} {hash}{tags}", who.name);
+    Ok(line + "\n")
+}
+
+/// What follows a client's hash.
+fn scope_of(text: &str) -> Result<Scope, String> {
+    let tags = text.strip_prefix(TAGS).ok_or_else(|| format!("{text:?} is not tags=.."))?;
+    let tags = tags.split(',').map(|tag| check_tag(tag).map(|()| tag.to_owned()));
+    tags.collect::<Result<_, _>>().map(Scope::Tagged)
 }
 
 /// The file's text without the client of that name; `None` if there is none.
@@ -274,7 +301,7 @@ mod tests {
     use super::*;
 
     fn who(name: &str, role: Role, expires: Option<u64>) -> Who {
-        Who { name: name.to_owned(), role, expires }
+        Who { name: name.to_owned(), role, expires, scope: Scope::Host }
     }
 
     #[test]
@@ -311,11 +338,36 @@ mod tests {
     }
 
     #[test]
+    fn a_client_may_be_limited_to_vms_with_a_tag() {
+        let tags = ["team-a", "team-b"].map(str::to_owned).into();
+        let ann = Who { scope: Scope::Tagged(tags), ..who("ann", Role::Operator, None) };
+        let (secret, token) = Secret::token(&[7; 32]);
+        let line = entry_line(&ann, &secret).unwrap();
+        assert!(line.ends_with(" tags=team-a,team-b\n"), "{line}");
+        assert_eq!(Access::parse(&line).unwrap().token(&token, 0), Some(&ann));
+        // Nothing that is said of tags makes it the whole host.
+        for scope in ["", "a,", "a b", "a\n"] {
+            let scope = Scope::Tagged([scope.to_owned()].into());
+            entry_line(&Who { scope, ..ann.clone() }, &secret).unwrap_err();
+        }
+        let none = entry_line(&Who { scope: Scope::Tagged([].into()), ..ann }, &secret).unwrap();
+        Access::parse(&none).unwrap_err();
+    }
+
+    #[test]
     fn a_line_that_is_not_understood_is_named() {
         let hash = "0".repeat(64);
         let ok = format!("token a viewer never {hash}\n");
         for (line, problem) in [
-            ("token a viewer never".to_owned(), "not of the form KIND NAME ROLE EXPIRES HASH"),
+            (
+                "token a viewer never".to_owned(),
+                "not of the form KIND NAME ROLE EXPIRES HASH [tags=..]",
+            ),
+            (format!("token b viewer never {hash} a"), r#""a" is not tags=.."#),
+            (
+                format!("token b viewer never {hash} tags="),
+                r#""" is no tag: use up to 64 letters, digits and . _ -"#,
+            ),
             (
                 format!("cookie b viewer never {hash}"),
                 r#""cookie" is none of token, user and certificate"#,

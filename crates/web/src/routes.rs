@@ -30,7 +30,7 @@ use crate::sampler::count;
 use crate::shared::Shared;
 
 pub(crate) use objects::value_of;
-pub(crate) use requests::subject;
+pub(crate) use requests::{note, subject};
 pub(crate) use session::log_in;
 
 /// Of a request: a configuration and what belongs to it.

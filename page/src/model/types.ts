@@ -177,6 +177,8 @@ export interface Session {
   who: string;
   role: Role;
   expires_unix_s: number;
+  /** Of the VMs that one is limited to. */
+  tags?: string[];
 }
 
 export interface Health {

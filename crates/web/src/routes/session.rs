@@ -32,11 +32,15 @@ pub(crate) struct Session {
     role: api::Role,
     /// Of the token, the password or the certificate.
     expires_unix_s: Option<u64>,
+    /// Of the VMs that one is limited to; left out of who is not.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    tags: Vec<String>,
 }
 
 impl From<&Who> for Session {
     fn from(who: &Who) -> Self {
-        Self { who: who.name.clone(), role: who.role, expires_unix_s: who.expires }
+        let tags = who.scope.tags().map(str::to_owned).collect();
+        Self { who: who.name.clone(), role: who.role, expires_unix_s: who.expires, tags }
     }
 }
 

@@ -5,6 +5,7 @@ mod calls;
 mod consoles;
 mod events;
 mod hostile;
+mod limited;
 mod log_ins;
 mod metrics;
 mod served;
