@@ -1,8 +1,9 @@
 //! The file of remote clients: who they are, how they show it, and what they may do.
 //!
-//! A line each: `token NAME ROLE EXPIRES HASH`, `user NAME ROLE EXPIRES HASH`, `certificate NAME ROLE EXPIRES HASH`. `EXPIRES` is in
-//! seconds since 1970, or `never`. The hash of a token and of a certificate (its DER) is SHA-256, in hexadecimal; that of a
-//! password is Argon2id, as a PHC string. A client that is limited to VMs with a tag has `tags=TAG,TAG` at the end, which an
+//! A line each: `token NAME ROLE EXPIRES HASH`, `user NAME ROLE EXPIRES HASH`, `certificate NAME ROLE EXPIRES HASH`,
+//! `oidc NAME ROLE EXPIRES HASH`. `EXPIRES` is in
+//! seconds since 1970, or `never`. The hash of a token, of a certificate (its DER), and of what a provider of OpenID
+//! Connect calls somebody is SHA-256, in hexadecimal; that of a password is Argon2id, as a PHC string. A client that is limited to VMs with a tag has `tags=TAG,TAG` at the end, which an
 //! earlier release does not understand: it lets nobody in then. Empty lines and lines that begin with `#` are passed over.
 
 use std::collections::BTreeMap;
@@ -46,16 +47,18 @@ enum Kind {
     Token,
     User,
     Certificate,
+    Oidc,
 }
 
 impl Kind {
-    const ALL: [Self; 3] = [Self::Token, Self::User, Self::Certificate];
+    const ALL: [Self; 4] = [Self::Token, Self::User, Self::Certificate, Self::Oidc];
 
     fn as_str(self) -> &'static str {
         match self {
             Self::Token => "token",
             Self::User => "user",
             Self::Certificate => "certificate",
+            Self::Oidc => "oidc",
         }
     }
 }
@@ -74,6 +77,7 @@ pub enum Secret {
     /// A PHC string.
     Password(String),
     Certificate([u8; 32]),
+    Oidc([u8; 32]),
 }
 
 /// A line of the file is not understood.
@@ -89,6 +93,7 @@ pub struct AccessError {
 pub struct Access {
     tokens: BTreeMap<[u8; 32], Who>,
     certificates: BTreeMap<[u8; 32], Who>,
+    oidc: BTreeMap<[u8; 32], Who>,
     users: BTreeMap<String, (Who, String)>,
     entries: Vec<Entry>,
 }
@@ -130,7 +135,7 @@ impl Access {
         let kind = Kind::ALL
             .into_iter()
             .find(|it| it.as_str() == kind)
-            .ok_or_else(|| format!("{kind:?} is none of token, user and certificate"))?;
+            .ok_or_else(|| format!("{kind:?} is none of token, user, certificate and oidc"))?;
         check_name(name)?;
         let role = Role::of(role).ok_or_else(|| format!("{role:?} is no role"))?;
         let expires = match expires {
@@ -145,6 +150,11 @@ impl Access {
         match kind {
             Kind::Token => drop(self.tokens.insert(digest_of(hash)?, who.clone())),
             Kind::Certificate => drop(self.certificates.insert(digest_of(hash)?, who.clone())),
+            Kind::Oidc => {
+                if self.oidc.insert(digest_of(hash)?, who.clone()).is_some() {
+                    return Err("there is another client whom the provider calls so".to_owned());
+                }
+            }
             Kind::User => {
                 let known = PasswordHash::new(hash).map_err(|error| error.to_string())?;
                 if known.algorithm.as_str() != "argon2id" {
@@ -174,6 +184,12 @@ impl Access {
     #[must_use]
     pub fn certificate(&self, der: &[u8], now_s: u64) -> Option<&Who> {
         self.certificates.get(&sha256(der)).filter(|who| who.is_valid(now_s))
+    }
+
+    /// Whom the provider of OpenID Connect calls this.
+    #[must_use]
+    pub fn oidc(&self, value: &str, now_s: u64) -> Option<&Who> {
+        self.oidc.get(&sha256(value.as_bytes())).filter(|who| who.is_valid(now_s))
     }
 
     /// Whose password this is. An unknown name takes as long as a wrong password.
@@ -217,6 +233,12 @@ impl Secret {
     pub fn certificate(der: &[u8]) -> Self {
         Self::Certificate(sha256(der))
     }
+
+    /// Of what a provider of OpenID Connect calls somebody.
+    #[must_use]
+    pub fn oidc(value: &str) -> Self {
+        Self::Oidc(sha256(value.as_bytes()))
+    }
 }
 
 /// A line of the file.
@@ -228,6 +250,7 @@ pub fn entry_line(who: &Who, secret: &Secret) -> Result<String, String> {
     let (kind, hash) = match secret {
         Secret::Token(hash) => (Kind::Token, base16ct::lower::encode_string(hash)),
         Secret::Certificate(hash) => (Kind::Certificate, base16ct::lower::encode_string(hash)),
+        Secret::Oidc(hash) => (Kind::Oidc, base16ct::lower::encode_string(hash)),
         Secret::Password(hash) => (Kind::User, hash.clone()),
     };
     let expires = who.expires.map_or("never".to_owned(), |it| it.to_string());
@@ -370,7 +393,7 @@ mod tests {
             ),
             (
                 format!("cookie b viewer never {hash}"),
-                r#""cookie" is none of token, user and certificate"#,
+                r#""cookie" is none of token, user, certificate and oidc"#,
             ),
             (
                 format!("token b/ viewer never {hash}"),

@@ -8,6 +8,7 @@ mod access;
 mod audit;
 mod limited;
 mod lockout;
+mod oidc;
 mod pace;
 mod repeats;
 mod sessions;
@@ -18,6 +19,7 @@ pub use access::{Access, AccessError, Entry, Secret, Who, entry_line, hash_passw
 pub use audit::{AuditError, Chain, Record, check_chain};
 pub use limited::{Asked, Sight, Verdict, decide, operations, show, without_others};
 pub use lockout::Lockout;
+pub use oidc::{Audience, Begun, Claims, Expected, LogIns, Returned};
 pub use pace::{Pace, Rate};
 pub use repeats::{Repeat, Repeats, Stored};
 pub use sessions::Sessions;

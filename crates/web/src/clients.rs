@@ -55,6 +55,10 @@ pub(crate) fn run(file: &Path, what: Change) -> Result<()> {
             let first = chain.first().context("no certificate")?;
             add(file, &text, &new, &Secret::certificate(first))
         }
+        Change::AddOidc(new, called) => {
+            let called = called.as_ref().unwrap_or(&new.name);
+            add(file, &text, &new, &Secret::oidc(called))
+        }
     }
 }
 

@@ -10,6 +10,7 @@ mod consoles;
 mod daemon;
 mod limited;
 mod mirror;
+mod oidc;
 mod options;
 mod own_writes;
 mod problem;
@@ -42,6 +43,7 @@ use tokio::sync::watch;
 use tokio::time::sleep;
 
 use crate::audit::Audit;
+use crate::oidc::Oidc;
 use crate::options::{Command, Serve};
 use crate::shared::{Shared, random};
 use crate::xenapi_door::Door;
@@ -85,7 +87,7 @@ fn run(command: Command) -> Result<()> {
                 .enable_all()
                 .build()
                 .context("cannot start threads")?;
-            let result = runtime.block_on(self::serve(serve));
+            let result = runtime.block_on(self::serve(*serve));
             runtime.shutdown_timeout(Duration::from_secs(2));
             result
         }
@@ -111,6 +113,7 @@ pub fn serve_beside(socket: PathBuf, listen: SocketAddr, clients: &str) -> Resul
         labels: None,
         rate: options::RATE,
         collector: None,
+        oidc: None,
         prints: false,
     };
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -163,6 +166,9 @@ async fn serve(options: Serve) -> Result<()> {
         tls.is_some(),
         options.rate,
     )?);
+    if let Some(settings) = options.oidc {
+        let _first = shared.oidc.set(Arc::new(Oidc::new(settings)?));
+    }
     shared.refresh_access()?;
     shared.refresh_tags()?;
     let token = if options.tries { Some(let_in(&shared)?) } else { None };

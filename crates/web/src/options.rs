@@ -10,11 +10,13 @@ use api::Role;
 use gate::Scope;
 use lexopt::{Arg, ValueExt as _};
 
+use crate::oidc::Settings;
 use crate::traces::Collector;
 
 const HELP: &str = "\
 Usage: xylem-web [OPTIONS]
-       xylem-web client add-token|add-user|add-certificate|remove|list ...
+       xylem-web client add-token|add-user|add-certificate|add-oidc|
+                        remove|list ...
        xylem-web tag add|remove|list ...
        xylem-web check-log FILE
 
@@ -35,6 +37,14 @@ Serves Xylem to remote clients: a REST API, events, and a web page.
       --otlp URL            Send operations as traces to a collector of
                             OpenTelemetry (OTLP over HTTP)
       --otlp-ca FILE        Signs its certificate, in PEM
+      --oidc-issuer URL     Let the page's users log in at a provider of OpenID
+                            Connect
+      --oidc-client-id ID   What it calls this host
+      --oidc-client-secret-file FILE   What this host shows it
+      --oidc-claim CLAIM    Which claim of its tokens says who somebody is (sub);
+                            email counts if it is verified
+      --oidc-ca FILE        Signs its certificate, in PEM
+      --origin URL          Where browsers find this host , such as https://xen1:8443
       --print               Print the address on the standard output
       --socket FILE         xylemd's (/run/xylem/xylemd.sock)
       --try                 Let one client in as an admin, by the token that is
@@ -47,6 +57,8 @@ Clients:
                             the password is the first line of the standard input
   xylem-web client add-certificate NAME --role ROLE [--days N] [--tag TAG]...
                             --certificate FILE
+  xylem-web client add-oidc NAME --role ROLE [--days N] [--tag TAG]...
+                            [--called VALUE]  what the claim says (NAME)
   xylem-web client remove NAME
   xylem-web client list
 ROLE is viewer, operator or admin. A client with --tag sees VMs that have one of
@@ -94,6 +106,7 @@ pub(crate) struct Serve {
     pub(crate) rate: u32,
     /// Who gets operations as traces.
     pub(crate) collector: Option<Collector>,
+    pub(crate) oidc: Option<Settings>,
     /// Say on the standard output where.
     pub(crate) prints: bool,
 }
@@ -104,6 +117,8 @@ pub(crate) enum Change {
     AddToken(New),
     AddUser(New),
     AddCertificate(New, PathBuf),
+    /// What the provider calls it, if not so.
+    AddOidc(New, Option<String>),
     Remove(String),
     List,
 }
@@ -126,11 +141,41 @@ pub(crate) enum TagChange {
 
 #[derive(Debug)]
 pub(crate) enum Command {
-    Serve(Serve),
+    Serve(Box<Serve>),
     Clients { file: PathBuf, what: Change },
     Tags { file: PathBuf, socket: PathBuf, what: TagChange },
     CheckLog(PathBuf),
     Print(String),
+}
+
+#[derive(Default)]
+struct GivenOidc {
+    issuer: Option<String>,
+    client: Option<String>,
+    secret_file: Option<PathBuf>,
+    claim: Option<String>,
+    ca: Option<PathBuf>,
+}
+
+impl GivenOidc {
+    /// Of a host at this address.
+    fn settings(self, origin: Option<String>) -> Result<Option<Settings>> {
+        let Some(issuer) = self.issuer else {
+            let rest = [self.client.is_some(), self.secret_file.is_some(), self.claim.is_some()];
+            if rest.contains(&true) || self.ca.is_some() || origin.is_some() {
+                bail!("give --oidc-issuer");
+            }
+            return Ok(None);
+        };
+        Ok(Some(Settings {
+            issuer,
+            client: self.client.context("give --oidc-client-id")?,
+            secret_file: self.secret_file.context("give --oidc-client-secret-file")?,
+            claim: self.claim.unwrap_or_else(|| "sub".to_owned()),
+            ca: self.ca,
+            origin: origin.context("give --origin: where browsers find this host")?,
+        }))
+    }
 }
 
 #[derive(Default)]
@@ -154,6 +199,9 @@ struct Given {
     days: Option<u64>,
     tags: Option<PathBuf>,
     tag: BTreeSet<String>,
+    oidc: GivenOidc,
+    origin: Option<String>,
+    called: Option<String>,
     words: Vec<String>,
 }
 
@@ -210,6 +258,13 @@ impl Given {
             }
             "tags" => self.tags = Some(parser.value()?.into()),
             "tag" => drop(self.tag.insert(parser.value()?.string()?)),
+            "origin" => self.origin = Some(parser.value()?.string()?),
+            "called" => self.called = Some(parser.value()?.string()?),
+            "oidc-issuer" => self.oidc.issuer = Some(parser.value()?.string()?),
+            "oidc-client-id" => self.oidc.client = Some(parser.value()?.string()?),
+            "oidc-client-secret-file" => self.oidc.secret_file = Some(parser.value()?.into()),
+            "oidc-claim" => self.oidc.claim = Some(parser.value()?.string()?),
+            "oidc-ca" => self.oidc.ca = Some(parser.value()?.into()),
             "days" => self.days = Some(parser.value()?.parse()?),
             other => bail!("there is no option --{other}; see --help"),
         }
@@ -259,6 +314,7 @@ impl Given {
                 let file = self.certificate.clone().context("give --certificate FILE")?;
                 Change::AddCertificate(new(name)?, file)
             }
+            ["add-oidc", name] => Change::AddOidc(new(name)?, self.called.clone()),
             _ => bail!("client {:?} is nothing to do; see --help", words.join(" ")),
         })
     }
@@ -292,12 +348,13 @@ impl Given {
         if self.otlp_ca.is_some() && self.otlp.is_none() {
             bail!("give --otlp");
         }
+        let oidc = self.oidc.settings(self.origin)?;
         let collector = self.otlp.map(|it| Collector { ca: self.otlp_ca, ..it });
         let (log, labels) = (self.log, self.labels);
         let (tries, prints) = (self.tries, self.prints);
         // Whoever tries it out tries all of it.
         let xenapi = self.xenapi || tries;
-        Ok(Command::Serve(Serve {
+        Ok(Command::Serve(Box::new(Serve {
             listen,
             tls,
             access,
@@ -309,8 +366,9 @@ impl Given {
             labels,
             rate,
             collector,
+            oidc,
             prints,
-        }))
+        })))
     }
 }
 
@@ -340,6 +398,12 @@ mod tests {
             ),
             ("client add-certificate a --role viewer", "give --certificate FILE"),
             ("tag add web", "tag \"add web\" is nothing to do; see --help"),
+            ("--oidc-issuer https://id", "give --oidc-client-id"),
+            ("--origin https://xen1", "give --oidc-issuer"),
+            (
+                "--oidc-issuer https://id --oidc-client-id a --oidc-client-secret-file b",
+                "give --origin: where browsers find this host",
+            ),
             ("--tag a", "--tag is for clients: client add-token NAME --role ROLE --tag TAG"),
         ] {
             assert_eq!(of(line).unwrap_err().to_string(), expected, "{line}");

@@ -1,7 +1,7 @@
 //! What all requests share.
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result};
@@ -11,6 +11,7 @@ use tokio::sync::{Semaphore, watch};
 use crate::audit::Audit;
 use crate::daemon::Daemon;
 use crate::mirror::Mirror;
+use crate::oidc::Oidc;
 use crate::own_writes::OwnWrites;
 use crate::running::Running;
 use crate::sampler::Metrics;
@@ -59,6 +60,8 @@ pub(crate) struct Shared {
     pub(crate) metrics: Metrics,
     pub(crate) traces: Traces,
     pub(crate) open: Open,
+    /// Who else tells us who somebody is.
+    pub(crate) oidc: OnceLock<Arc<Oidc>>,
     pub(crate) readers: Arc<Semaphore>,
     pub(crate) passwords: Semaphore,
     /// Browsers have to send cookies over TLS only.
@@ -100,6 +103,7 @@ impl Shared {
             metrics: Metrics::default(),
             traces: Traces::default(),
             open: Open::default(),
+            oidc: OnceLock::new(),
             readers: Arc::new(Semaphore::new(READERS_MAX)),
             passwords: Semaphore::new(PASSWORDS_MAX),
             is_tls,

@@ -184,6 +184,8 @@ export interface Session {
 export interface Health {
   release: string;
   daemon: { release: string; pid: number } | null;
+  /** Whether one may log in by a provider of OpenID Connect. */
+  oidc?: boolean;
 }
 
 export interface Task {

@@ -68,17 +68,22 @@ pub(crate) async fn begin(
         }
         _ => return Err(Problem::bad_request("a log-in has a token, or a name and a password")),
     };
-    let random = random::<32>()
-        .map_err(|error| Problem::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))?;
-    let key = lock(&shared.sessions).begin(&who.name, &random, unix_s());
+    let cookie = cookie_of_session(&shared, &who)?;
     shared.audit.note(&who.name, &address.to_string(), "log in", "", "ok");
-    let secure = if shared.is_tls { "; Secure" } else { "" };
-    let cookie = format!("{COOKIE}={key}; Path=/; HttpOnly; SameSite=Strict{secure}");
     let mut response = Json(Session::from(&who)).into_response();
     if let Ok(cookie) = HeaderValue::try_from(cookie) {
         response.headers_mut().insert(header::SET_COOKIE, cookie);
     }
     Ok(response)
+}
+
+/// A session begins.
+pub(super) fn cookie_of_session(shared: &Shared, who: &Who) -> Result<String, Problem> {
+    let random = random::<32>()
+        .map_err(|error| Problem::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))?;
+    let key = lock(&shared.sessions).begin(&who.name, &random, unix_s());
+    let secure = if shared.is_tls { "; Secure" } else { "" };
+    Ok(format!("{COOKIE}={key}; Path=/; HttpOnly; SameSite=Strict{secure}"))
 }
 
 /// Somebody with a name and a password, which may be a token.

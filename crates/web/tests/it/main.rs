@@ -8,6 +8,7 @@ mod hostile;
 mod limited;
 mod log_ins;
 mod metrics;
+mod oidc;
 mod served;
 mod tasks;
 mod tls;

@@ -146,6 +146,7 @@ impl Web {
             .http_status_as_error(false)
             .timeout_global(Some(Duration::from_secs(60)))
             .max_idle_connections(0)
+            .max_redirects(0)
             .build()
             .into();
         let web = Self { child, url, folder, agent };
