@@ -24,14 +24,9 @@ pub(crate) enum Leave {
 #[derive(Clone, Debug)]
 pub(crate) struct Permitted {
     pub(crate) request: Request,
-    limit: Option<Limit>,
-}
-
-/// Who is limited, and the VMs that the request is about.
-#[derive(Clone, Debug)]
-struct Limit {
     who: Who,
-    of: BTreeSet<String>,
+    /// The VMs that it is about, of a client that is limited.
+    limit: Option<BTreeSet<String>>,
 }
 
 /// Whether a client may make a request. What is refused is noted in the log.
@@ -45,14 +40,13 @@ pub(crate) fn permit(shared: &Shared, caller: &Caller, request: Request) -> Resu
         return Err(Problem::forbidden(why));
     }
     if who.scope == Scope::Host {
-        return Ok(Leave::Ask(Permitted { request, limit: None }));
+        return Ok(Leave::Ask(Permitted { request, who: who.clone(), limit: None }));
     }
     let said = request.clone();
     let mirror = shared.mirror_of(&who.scope);
     match with_sight(&mirror, |sight| gate::decide(who.role, request, sight)) {
         Verdict::Ask(Asked { request, of }) => {
-            let limit = Some(Limit { who: who.clone(), of });
-            Ok(Leave::Ask(Permitted { request, limit }))
+            Ok(Leave::Ask(Permitted { request, who: who.clone(), limit: Some(of) }))
         }
         Verdict::Answer(reply) => Ok(Leave::Answer(reply)),
         Verdict::Unknown(vm) => {
@@ -91,12 +85,12 @@ fn with_sight<T>(mirror: &Mirror, look: impl FnOnce(&Sight<'_>) -> T) -> T {
 impl Permitted {
     /// The VMs that it is about, of a client that is limited.
     pub(crate) fn of(&self) -> Option<BTreeSet<String>> {
-        self.limit.as_ref().map(|it| it.of.clone())
+        self.limit.clone()
     }
 
     /// What tells this client's request from another one, or from one that it made with other rights.
-    pub(crate) fn fingerprint(&self) -> (String, Option<&Scope>) {
-        (api::encode_request(&self.request), self.limit.as_ref().map(|it| &it.who.scope))
+    pub(crate) fn fingerprint(&self) -> (String, &Scope) {
+        (api::encode_request(&self.request), &self.who.scope)
     }
 
     /// Whether its answer may be kept for a request that is sent again: what a limited client may look at may be less then.
@@ -104,12 +98,11 @@ impl Permitted {
         self.limit.is_none() || Role::needed(&self.request) > Role::Viewer
     }
 
-    /// Whether it would still be permitted.
+    /// Whether it would still be permitted: its client is let in as it was, and the VMs have their tags.
     pub(crate) fn holds(&self, shared: &Shared) -> bool {
-        self.limit.as_ref().is_none_or(|Limit { who, of }| {
-            let tags = shared.tags();
-            shared.knows(who) && of.iter().all(|vm| tags.permit(&who.scope, vm))
-        })
+        let tags = shared.tags();
+        let mut of = self.limit.iter().flatten();
+        shared.knows(&self.who) && of.all(|vm| tags.permit(&self.who.scope, vm))
     }
 
     /// What its client is shown of how it ended.
@@ -118,7 +111,7 @@ impl Permitted {
         shared: &Shared,
         ended: Result<Reply, CallError>,
     ) -> Result<Reply, CallError> {
-        let Some(Limit { who, of }) = &self.limit else { return ended };
+        let (who, Some(of)) = (&self.who, &self.limit) else { return ended };
         if !self.holds(shared) {
             return Err(CallError::Unknown(no_vm(of.first().map_or("this", String::as_str))));
         }

@@ -311,6 +311,28 @@ fn a_vm_that_loses_its_tag_is_gone_for_the_client() {
 }
 
 #[test]
+fn a_task_that_waits_for_its_turn_is_not_done_for_a_vm_that_has_lost_its_tag() {
+    let folder = Folder::new();
+    let web = host(&folder);
+    let bearer = format!("Bearer {}", limited(Role::Operator));
+    let begin = |op: &str, body: &Value| {
+        let headers = [("authorization", &*bearer), ("prefer", "respond-async")];
+        let path = format!("/v1/requests/{op}");
+        assert_eq!(web.send("POST", &path, None, &headers, &body.to_string()).status(), 202);
+    };
+    let wait = json!({ "target": "web-0", "state": "paused", "timeout_s": 6 });
+    (0..8).for_each(|_| begin("wait-for", &wait));
+    begin("pause", &json!({ "target": "web-0" }));
+    tag(&web, &folder.path("sock"), &["remove", "web-0", "team-a"]);
+    let refused = r#""what":"pause","of":""#;
+    let line = || web.log().lines().find(|it| it.contains(refused)).map(str::to_owned);
+    wait_until("its turn comes", || line().is_some());
+    let line = line().unwrap();
+    assert!(line.contains(r#""result":"it is not permitted any more""#), "{line}");
+    assert_eq!(web.get("/v1/vms/web-0", Some(Role::Viewer)).1["state"], "running");
+}
+
+#[test]
 fn tags_are_given_by_name_or_uuid_and_listed() {
     let web = Web::new();
     let run = |arguments: &[&str]| tag(&web, shared_host(), arguments);
