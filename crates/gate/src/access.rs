@@ -1,8 +1,10 @@
 //! The file of remote clients: who they are, how they show it, and what they may do.
 //!
-//! A line each: `token NAME ROLE EXPIRES HASH`, `user NAME ROLE EXPIRES HASH`, `certificate NAME ROLE EXPIRES HASH`. `EXPIRES` is in
-//! seconds since 1970, or `never`. The hash of a token and of a certificate (its DER) is SHA-256, in hexadecimal; that of a
-//! password is Argon2id, as a PHC string. Empty lines and lines that begin with `#` are passed over.
+//! A line each: `token NAME ROLE EXPIRES HASH`, `user NAME ROLE EXPIRES HASH`, `certificate NAME ROLE EXPIRES HASH`,
+//! `oidc NAME ROLE EXPIRES HASH`. `EXPIRES` is in
+//! seconds since 1970, or `never`. The hash of a token, of a certificate (its DER), and of what a provider of OpenID
+//! Connect calls somebody is SHA-256, in hexadecimal; that of a password is Argon2id, as a PHC string. A client that is limited to VMs with a tag has `tags=TAG,TAG` at the end, which an
+//! earlier release does not understand: it lets nobody in then. Empty lines and lines that begin with `#` are passed over.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,10 +15,14 @@ use argon2::password_hash::phc::PasswordHash;
 use argon2::password_hash::{CustomizedPasswordHasher as _, PasswordVerifier as _};
 use sha2::{Digest as _, Sha256};
 
+use crate::tags::{Scope, check_tag};
+
 /// What tokens begin with, so that people and scanners of leaked secrets know them.
 const TOKEN_PREFIX: &str = "xylem-";
 /// Longest name of a client.
 const NAME_BYTES_MAX: usize = 64;
+/// What a client's tags are written after.
+const TAGS: &str = "tags=";
 
 /// A remote client.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -25,6 +31,8 @@ pub struct Who {
     pub role: Role,
     /// In seconds since 1970.
     pub expires: Option<u64>,
+    /// The VMs that it may have to do with.
+    pub scope: Scope,
 }
 
 impl Who {
@@ -39,16 +47,18 @@ enum Kind {
     Token,
     User,
     Certificate,
+    Oidc,
 }
 
 impl Kind {
-    const ALL: [Self; 3] = [Self::Token, Self::User, Self::Certificate];
+    const ALL: [Self; 4] = [Self::Token, Self::User, Self::Certificate, Self::Oidc];
 
     fn as_str(self) -> &'static str {
         match self {
             Self::Token => "token",
             Self::User => "user",
             Self::Certificate => "certificate",
+            Self::Oidc => "oidc",
         }
     }
 }
@@ -67,6 +77,7 @@ pub enum Secret {
     /// A PHC string.
     Password(String),
     Certificate([u8; 32]),
+    Oidc([u8; 32]),
 }
 
 /// A line of the file is not understood.
@@ -82,6 +93,7 @@ pub struct AccessError {
 pub struct Access {
     tokens: BTreeMap<[u8; 32], Who>,
     certificates: BTreeMap<[u8; 32], Who>,
+    oidc: BTreeMap<[u8; 32], Who>,
     users: BTreeMap<String, (Who, String)>,
     entries: Vec<Entry>,
 }
@@ -113,13 +125,17 @@ impl Access {
 
     fn add(&mut self, line: &str) -> Result<(), String> {
         let fields: Vec<_> = line.split_ascii_whitespace().collect();
-        let [kind, name, role, expires, hash] = fields[..] else {
-            return Err("not of the form KIND NAME ROLE EXPIRES HASH".to_owned());
+        let (kind, name, role, expires, hash, tags) = match fields[..] {
+            [kind, name, role, expires, hash] => (kind, name, role, expires, hash, None),
+            [kind, name, role, expires, hash, tags] => {
+                (kind, name, role, expires, hash, Some(tags))
+            }
+            _ => return Err("not of the form KIND NAME ROLE EXPIRES HASH [tags=..]".to_owned()),
         };
         let kind = Kind::ALL
             .into_iter()
             .find(|it| it.as_str() == kind)
-            .ok_or_else(|| format!("{kind:?} is none of token, user and certificate"))?;
+            .ok_or_else(|| format!("{kind:?} is none of token, user, certificate and oidc"))?;
         check_name(name)?;
         let role = Role::of(role).ok_or_else(|| format!("{role:?} is no role"))?;
         let expires = match expires {
@@ -129,10 +145,16 @@ impl Access {
         if self.entries.iter().any(|it| it.who.name == name) {
             return Err(format!("there is another client named {name}"));
         }
-        let who = Who { name: name.to_owned(), role, expires };
+        let scope = tags.map_or(Ok(Scope::Host), scope_of)?;
+        let who = Who { name: name.to_owned(), role, expires, scope };
         match kind {
             Kind::Token => drop(self.tokens.insert(digest_of(hash)?, who.clone())),
             Kind::Certificate => drop(self.certificates.insert(digest_of(hash)?, who.clone())),
+            Kind::Oidc => {
+                if self.oidc.insert(digest_of(hash)?, who.clone()).is_some() {
+                    return Err("there is another client whom the provider calls so".to_owned());
+                }
+            }
             Kind::User => {
                 let known = PasswordHash::new(hash).map_err(|error| error.to_string())?;
                 if known.algorithm.as_str() != "argon2id" {
@@ -162,6 +184,12 @@ impl Access {
     #[must_use]
     pub fn certificate(&self, der: &[u8], now_s: u64) -> Option<&Who> {
         self.certificates.get(&sha256(der)).filter(|who| who.is_valid(now_s))
+    }
+
+    /// Whom the provider of OpenID Connect calls this.
+    #[must_use]
+    pub fn oidc(&self, value: &str, now_s: u64) -> Option<&Who> {
+        self.oidc.get(&sha256(value.as_bytes())).filter(|who| who.is_valid(now_s))
     }
 
     /// Whose password this is. An unknown name takes as long as a wrong password.
@@ -205,6 +233,12 @@ impl Secret {
     pub fn certificate(der: &[u8]) -> Self {
         Self::Certificate(sha256(der))
     }
+
+    /// Of what a provider of OpenID Connect calls somebody.
+    #[must_use]
+    pub fn oidc(value: &str) -> Self {
+        Self::Oidc(sha256(value.as_bytes()))
+    }
 }
 
 /// A line of the file.
@@ -216,10 +250,26 @@ pub fn entry_line(who: &Who, secret: &Secret) -> Result<String, String> {
     let (kind, hash) = match secret {
         Secret::Token(hash) => (Kind::Token, base16ct::lower::encode_string(hash)),
         Secret::Certificate(hash) => (Kind::Certificate, base16ct::lower::encode_string(hash)),
+        Secret::Oidc(hash) => (Kind::Oidc, base16ct::lower::encode_string(hash)),
         Secret::Password(hash) => (Kind::User, hash.clone()),
     };
     let expires = who.expires.map_or("never".to_owned(), |it| it.to_string());
-    Ok(format!("{} {} {} {expires} {hash}\n", kind.as_str(), who.name, who.role.as_str()))
+    let tags: Vec<_> = who.scope.tags().collect();
+    tags.iter().try_for_each(|tag| check_tag(tag))?;
+    let tags = match who.scope {
+        Scope::Host => String::new(),
+        Scope::Tagged(_) => format!(" {TAGS}{}", tags.join(",")),
+    };
+    let (kind, role) = (kind.as_str(), who.role.as_str());
+    let line = format!("{kind} {} {role} {expires} {hash}{tags}", who.name);
+    Ok(line + "\n")
+}
+
+/// What follows a client's hash.
+fn scope_of(text: &str) -> Result<Scope, String> {
+    let tags = text.strip_prefix(TAGS).ok_or_else(|| format!("{text:?} is not tags=.."))?;
+    let tags = tags.split(',').map(|tag| check_tag(tag).map(|()| tag.to_owned()));
+    tags.collect::<Result<_, _>>().map(Scope::Tagged)
 }
 
 /// The file's text without the client of that name; `None` if there is none.
@@ -274,7 +324,7 @@ mod tests {
     use super::*;
 
     fn who(name: &str, role: Role, expires: Option<u64>) -> Who {
-        Who { name: name.to_owned(), role, expires }
+        Who { name: name.to_owned(), role, expires, scope: Scope::Host }
     }
 
     #[test]
@@ -311,14 +361,39 @@ mod tests {
     }
 
     #[test]
+    fn a_client_may_be_limited_to_vms_with_a_tag() {
+        let tags = ["team-a", "team-b"].map(str::to_owned).into();
+        let ann = Who { scope: Scope::Tagged(tags), ..who("ann", Role::Operator, None) };
+        let (secret, token) = Secret::token(&[7; 32]);
+        let line = entry_line(&ann, &secret).unwrap();
+        assert!(line.ends_with(" tags=team-a,team-b\n"), "{line}");
+        assert_eq!(Access::parse(&line).unwrap().token(&token, 0), Some(&ann));
+        // Nothing that is said of tags makes it the whole host.
+        for scope in ["", "a,", "a b", "a\n"] {
+            let scope = Scope::Tagged([scope.to_owned()].into());
+            entry_line(&Who { scope, ..ann.clone() }, &secret).unwrap_err();
+        }
+        let none = entry_line(&Who { scope: Scope::Tagged([].into()), ..ann }, &secret).unwrap();
+        Access::parse(&none).unwrap_err();
+    }
+
+    #[test]
     fn a_line_that_is_not_understood_is_named() {
         let hash = "0".repeat(64);
         let ok = format!("token a viewer never {hash}\n");
         for (line, problem) in [
-            ("token a viewer never".to_owned(), "not of the form KIND NAME ROLE EXPIRES HASH"),
+            (
+                "token a viewer never".to_owned(),
+                "not of the form KIND NAME ROLE EXPIRES HASH [tags=..]",
+            ),
+            (format!("token b viewer never {hash} a"), r#""a" is not tags=.."#),
+            (
+                format!("token b viewer never {hash} tags="),
+                r#""" is no tag: use up to 64 letters, digits and . _ -"#,
+            ),
             (
                 format!("cookie b viewer never {hash}"),
-                r#""cookie" is none of token, user and certificate"#,
+                r#""cookie" is none of token, user, certificate and oidc"#,
             ),
             (
                 format!("token b/ viewer never {hash}"),

@@ -22,6 +22,6 @@ pub use families::{FAMILIES, table};
 pub use history::{Entity, History, Of, SERIES_MAX, Series, Span};
 pub use ring::{ARCHIVES, Archive};
 pub use sample::{Host, Own, Sample};
-pub use scrape::scrape;
+pub use scrape::{scrape, scrape_vms};
 pub use text::{Family, Format, Kind};
 pub use updates::{Ask, Form, updates};

@@ -19,10 +19,7 @@ const VALUES_MAX: usize = 512;
 #[must_use]
 pub fn scrape(sample: &Sample, own: &Own, age_s: f64, format: Format) -> String {
     let mut text = Text::new(format);
-    let daemon = sample.release.as_deref().unwrap_or_default();
-    text.family(&f::BUILD).put(&Labels::of("version", own.release).and("daemon", daemon), 1.0);
-    text.family(&f::UP).value(if sample.release.is_some() { 1.0 } else { 0.0 });
-    text.family(&f::AGE).value(age_s);
+    head(&mut text, sample, own.release, age_s);
     text.family(&f::UPTIME).value(number(sample.activity.seconds));
     if let Some(host) = sample.host {
         text.family(&f::HOST_CPUS).value(number(host.cpus));
@@ -41,6 +38,23 @@ pub fn scrape(sample: &Sample, own: &Own, age_s: f64, format: Format) -> String 
     by_name(&mut text, &f::COUNTS, &sample.counters.counts);
     web(&mut text, own);
     text.end()
+}
+
+/// The text of a sample of some VMs, without the host's numbers.
+#[must_use]
+pub fn scrape_vms(sample: &Sample, release: &str, age_s: f64, format: Format) -> String {
+    let mut text = Text::new(format);
+    head(&mut text, sample, release, age_s);
+    by_name(&mut text, &f::VMS, &sample.states);
+    domains(&mut text, sample);
+    text.end()
+}
+
+fn head(text: &mut Text, sample: &Sample, release: &str, age_s: f64) {
+    let daemon = sample.release.as_deref().unwrap_or_default();
+    text.family(&f::BUILD).put(&Labels::of("version", release).and("daemon", daemon), 1.0);
+    text.family(&f::UP).value(if sample.release.is_some() { 1.0 } else { 0.0 });
+    text.family(&f::AGE).value(age_s);
 }
 
 fn by_name(text: &mut Text, family: &Family, values: &BTreeMap<String, u64>) {

@@ -164,7 +164,11 @@ pub(crate) fn by_token(shared: &Shared, token: &str, address: IpAddr) -> Result<
 }
 
 fn cookie(headers: &HeaderMap) -> Option<String> {
+    cookie_named(headers, COOKIE)
+}
+
+pub(crate) fn cookie_named(headers: &HeaderMap, wanted: &str) -> Option<String> {
     let cookies = headers.get_all(header::COOKIE).iter().filter_map(|it| it.to_str().ok());
     let pairs = cookies.flat_map(|it| it.split(';')).filter_map(|it| it.trim().split_once('='));
-    pairs.into_iter().find(|(name, _)| *name == COOKIE).map(|(_, value)| value.to_owned())
+    pairs.into_iter().find(|(name, _)| *name == wanted).map(|(_, value)| value.to_owned())
 }

@@ -55,11 +55,15 @@ pub(crate) fn run(file: &Path, what: Change) -> Result<()> {
             let first = chain.first().context("no certificate")?;
             add(file, &text, &new, &Secret::certificate(first))
         }
+        Change::AddOidc(new, called) => {
+            let called = called.as_ref().unwrap_or(&new.name);
+            add(file, &text, &new, &Secret::oidc(called))
+        }
     }
 }
 
 fn list(access: &Access) {
-    println!("{:<24} {:<12} {:<9} expires", "name", "by", "role");
+    println!("{:<24} {:<12} {:<9} {:<12} tags", "name", "by", "role", "expires");
     for entry in access.entries() {
         let expires = match entry.who.expires {
             None => "never".to_owned(),
@@ -67,13 +71,16 @@ fn list(access: &Access) {
             Some(at) => format!("in {} days", (at - unix_s()).div_ceil(DAY_S)),
         };
         let Who { name, role, .. } = &entry.who;
-        println!("{name:<24} {:<12} {:<9} {expires}", entry.kind, role.as_str());
+        let tags = entry.who.scope.tags().collect::<Vec<_>>().join(",");
+        let line =
+            format!("{name:<24} {:<12} {:<9} {expires:<12} {tags}", entry.kind, role.as_str());
+        println!("{}", line.trim_end());
     }
 }
 
 fn add(file: &Path, text: &str, new: &New, secret: &Secret) -> Result<()> {
     let expires = new.days.map(|days| unix_s().saturating_add(days.saturating_mul(DAY_S)));
-    let who = Who { name: new.name.clone(), role: new.role, expires };
+    let who = Who { name: new.name.clone(), role: new.role, expires, scope: new.scope.clone() };
     let line = entry_line(&who, secret).map_err(anyhow::Error::msg)?;
     let end = if text.is_empty() || text.ends_with('\n') { "" } else { "\n" };
     let text = format!("{text}{end}{line}");
@@ -83,7 +90,7 @@ fn add(file: &Path, text: &str, new: &New, secret: &Secret) -> Result<()> {
 
 /// Replaces the file as a whole. Its owner and mode stay; a new one is for the group of its folder to read, which is that of
 /// the user as whom `xylem-web` runs.
-fn replace(file: &Path, text: &str) -> Result<()> {
+pub(crate) fn replace(file: &Path, text: &str) -> Result<()> {
     let new = file.with_extension("new");
     let write = || {
         let before = fs::metadata(file).ok();

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use api::{RelayRequest, Request};
+use api::Request;
 use axum::body::Bytes;
 use axum::extract::WebSocketUpgrade;
 use axum::extract::ws::rejection::WebSocketUpgradeRejection;
@@ -30,7 +30,7 @@ const PING_EVERY: Duration = Duration::from_secs(20);
 /// for, either.
 const SILENCE_MAX: Duration = Duration::from_secs(60);
 /// How often it is looked whether the client is still let in.
-const LOOK: Duration = Duration::from_secs(2);
+const LOOK: Duration = Duration::from_secs(1);
 /// For a client to take its leave.
 const LAST_WAIT: Duration = Duration::from_secs(2);
 
@@ -55,10 +55,9 @@ pub(crate) fn upgrade_of(
 pub(crate) async fn attach(
     shared: &Arc<Shared>,
     viewer: Viewer,
-    request: RelayRequest,
+    request: Request,
     upgrade: WebSocketUpgrade,
 ) -> Result<Response, Problem> {
-    let request = Request::Relay(request);
     let (what, of) = (api::name_of(&request), subject(&request));
     let Viewer { asks, is_let_in } = viewer;
     let for_notes = Arc::clone(shared);

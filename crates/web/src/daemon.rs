@@ -33,6 +33,9 @@ pub(crate) enum CallError {
     /// The daemon's words.
     #[error("{0}")]
     Refused(String),
+    /// It is not for the client to know.
+    #[error("{0}")]
+    Unknown(String),
 }
 
 /// The daemon behind its socket.
@@ -43,6 +46,9 @@ pub(crate) struct Daemon {
     turns: Arc<Semaphore>,
     long: Arc<Semaphore>,
 }
+
+/// One of those that may take long, and one of all.
+type Turns = (Option<OwnedSemaphorePermit>, OwnedSemaphorePermit);
 
 /// Whether a request may take long by its nature: it waits for something, or copies memory or disks.
 fn may_take_long(request: &Request) -> bool {
@@ -79,21 +85,22 @@ impl Daemon {
         self.begin_within(TURN_WAIT, may_take_long(request), request, role).await
     }
 
-    /// As `begin`, for a task.
+    /// As `begin`, for a task. Its turn may come late: it is asked whether it may still be done.
     pub(crate) async fn begin_patiently(
         self: &Arc<Self>,
         request: &Request,
         role: Role,
+        holds: impl Fn() -> bool,
     ) -> Result<Call, CallError> {
-        self.begin_within(LONG_TURN_WAIT, true, request, role).await
+        let turns = self.turn(LONG_TURN_WAIT, true).await?;
+        if !holds() {
+            return Err(CallError::Unknown("it is not permitted any more".to_owned()));
+        }
+        self.begin_in(turns, request, role).await
     }
 
     /// A turn, and one of those that may take long if it is such.
-    async fn turn(
-        &self,
-        wait: Duration,
-        is_long: bool,
-    ) -> Result<(Option<OwnedSemaphorePermit>, OwnedSemaphorePermit), CallError> {
+    async fn turn(&self, wait: Duration, is_long: bool) -> Result<Turns, CallError> {
         let take = |of: &Arc<Semaphore>| timeout(wait, Arc::clone(of).acquire_owned());
         let busy = |_| CallError::Busy;
         let long = match is_long {
@@ -141,7 +148,16 @@ impl Daemon {
         request: &Request,
         role: Role,
     ) -> Result<Call, CallError> {
-        let (long, turn) = self.turn(wait, is_long).await?;
+        let turns = self.turn(wait, is_long).await?;
+        self.begin_in(turns, request, role).await
+    }
+
+    async fn begin_in(
+        self: &Arc<Self>,
+        turns: Turns,
+        request: &Request,
+        role: Role,
+    ) -> Result<Call, CallError> {
         let mut stream = match self.kept() {
             Some(stream) => stream,
             None => self.connect().await?,
@@ -149,7 +165,7 @@ impl Daemon {
         let line = api::encode_asked(request, role);
         stream.write_all(line.as_bytes()).await.map_err(|error| unreachable(&error))?;
         let daemon = Arc::clone(self);
-        Ok(Call { daemon, stream: Some(stream), line: Vec::new(), _turns: (turn, long) })
+        Ok(Call { daemon, stream: Some(stream), line: Vec::new(), _turns: turns })
     }
 
     /// As `begin`, for what this process itself follows.
@@ -245,7 +261,7 @@ pub(crate) struct Call {
     stream: Option<BufReader<UnixStream>>,
     /// What has come of the next line. It outlives a reader that is cancelled.
     line: Vec<u8>,
-    _turns: (OwnedSemaphorePermit, Option<OwnedSemaphorePermit>),
+    _turns: Turns,
 }
 
 impl Call {

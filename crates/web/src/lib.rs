@@ -8,7 +8,9 @@ mod audit;
 mod clients;
 mod consoles;
 mod daemon;
+mod limited;
 mod mirror;
+mod oidc;
 mod options;
 mod own_writes;
 mod problem;
@@ -20,6 +22,8 @@ mod shared;
 mod tls;
 mod traces;
 mod turns;
+mod views;
+mod vm_tags;
 mod xenapi_door;
 
 use std::ffi::OsString;
@@ -32,13 +36,14 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use api::Role;
-use gate::{Access, Secret, Who, entry_line};
+use gate::{Access, Scope, Secret, Who, entry_line};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tokio::time::sleep;
 
 use crate::audit::Audit;
+use crate::oidc::Oidc;
 use crate::options::{Command, Serve};
 use crate::shared::{Shared, random};
 use crate::xenapi_door::Door;
@@ -67,6 +72,7 @@ fn run(command: Command) -> Result<()> {
             Ok(())
         }
         Command::Clients { file, what } => clients::run(&file, what),
+        Command::Tags { file, socket, what } => vm_tags::run(&file, &socket, what),
         Command::CheckLog(path) => {
             let text = std::fs::read_to_string(&path)
                 .with_context(|| format!("cannot read {}", path.display()))?;
@@ -81,7 +87,7 @@ fn run(command: Command) -> Result<()> {
                 .enable_all()
                 .build()
                 .context("cannot start threads")?;
-            let result = runtime.block_on(self::serve(serve));
+            let result = runtime.block_on(self::serve(*serve));
             runtime.shutdown_timeout(Duration::from_secs(2));
             result
         }
@@ -99,6 +105,7 @@ pub fn serve_beside(socket: PathBuf, listen: SocketAddr, clients: &str) -> Resul
         listen,
         tls: None,
         access: None,
+        tags: None,
         log: None,
         socket,
         tries: false,
@@ -106,6 +113,7 @@ pub fn serve_beside(socket: PathBuf, listen: SocketAddr, clients: &str) -> Resul
         labels: None,
         rate: options::RATE,
         collector: None,
+        oidc: None,
         prints: false,
     };
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -116,7 +124,7 @@ pub fn serve_beside(socket: PathBuf, listen: SocketAddr, clients: &str) -> Resul
     let listener = runtime.block_on(self::listen(&options))?;
     let address = listener.local_addr()?;
     let shared =
-        Arc::new(Shared::new(options.socket, None, Audit::default(), false, options.rate)?);
+        Arc::new(Shared::new(options.socket, None, None, Audit::default(), false, options.rate)?);
     shared.set_access(access);
     thread::spawn(move || {
         runtime.block_on(async {
@@ -125,7 +133,7 @@ pub fn serve_beside(socket: PathBuf, listen: SocketAddr, clients: &str) -> Resul
             let mirror = shared.mirror.follow(&shared.daemon);
             let open = shared.open.clone();
             let serving = serve::serve(listener, open, None, router, stop);
-            tokio::join!(mirror, sampler::follow(&shared), serving);
+            tokio::join!(mirror, sampler::follow(&shared), views::follow(&shared), serving);
         });
     });
     Ok(address)
@@ -153,34 +161,31 @@ async fn serve(options: Serve) -> Result<()> {
     let shared = Arc::new(Shared::new(
         options.socket,
         options.access.clone(),
+        options.tags.clone(),
         audit,
         tls.is_some(),
         options.rate,
     )?);
+    if let Some(settings) = options.oidc {
+        let _first = shared.oidc.set(Arc::new(Oidc::new(settings)?));
+    }
     shared.refresh_access()?;
+    shared.refresh_tags()?;
     let token = if options.tries { Some(let_in(&shared)?) } else { None };
     let (stop, stopped) = watch::channel(false);
     let follower = Arc::clone(&shared);
     let follow = tokio::spawn(async move { follower.mirror.follow(&follower.daemon).await });
     let sampled = Arc::clone(&shared);
     let sample = tokio::spawn(async move { sampler::follow(&sampled).await });
+    let viewed = Arc::clone(&shared);
+    let views = tokio::spawn(async move { views::follow(&viewed).await });
     let refresher = Arc::clone(&shared);
     let refresh = tokio::spawn(refresh(refresher));
     traces::begin(&shared, options.collector.as_ref())?;
     announce(address, tls.is_some(), token.as_deref(), options.prints);
-    let rest = if options.xenapi {
-        let host = match address.ip() {
-            ip if ip.is_unspecified() => {
-                rustix::system::uname().nodename().to_string_lossy().into_owned()
-            }
-            ip => ip.to_string(),
-        };
-        let door = Arc::new(Door::new(&shared, host, options.labels)?);
-        let follower = Arc::clone(&door);
-        tokio::spawn(async move { follower.follow().await });
-        Some(xenapi_door::router(door))
-    } else {
-        None
+    let rest = match options.xenapi {
+        true => Some(facade(&shared, address, options.labels)?),
+        false => None,
     };
     let router = routes::router(&shared, rest);
     let serving = tokio::spawn(serve::serve(listener, shared.open.clone(), tls, router, stopped));
@@ -194,8 +199,27 @@ async fn serve(options: Serve) -> Result<()> {
     let _ended = serving.await;
     follow.abort();
     sample.abort();
+    views.abort();
     refresh.abort();
     Ok(())
+}
+
+/// XenAPI at this address.
+fn facade(
+    shared: &Arc<Shared>,
+    address: SocketAddr,
+    labels: Option<PathBuf>,
+) -> Result<axum::Router> {
+    let host = match address.ip() {
+        ip if ip.is_unspecified() => {
+            rustix::system::uname().nodename().to_string_lossy().into_owned()
+        }
+        ip => ip.to_string(),
+    };
+    let door = Arc::new(Door::new(shared, host, labels)?);
+    let follower = Arc::clone(&door);
+    tokio::spawn(async move { follower.follow().await });
+    Ok(xenapi_door::router(door))
 }
 
 async fn listen(options: &Serve) -> Result<TcpListener> {
@@ -211,7 +235,7 @@ async fn listen(options: &Serve) -> Result<TcpListener> {
 /// Lets one client in who has this token, as an admin.
 fn let_in(shared: &Shared) -> Result<String> {
     let (secret, token) = Secret::token(&random::<32>()?);
-    let who = Who { name: "you".to_owned(), role: Role::Admin, expires: None };
+    let who = Who { name: "you".to_owned(), role: Role::Admin, expires: None, scope: Scope::Host };
     let line = entry_line(&who, &secret).map_err(anyhow::Error::msg)?;
     shared.set_access(Access::parse(&line)?);
     Ok(token)
@@ -226,17 +250,22 @@ fn announce(address: SocketAddr, is_tls: bool, token: Option<&str>, prints: bool
     }
 }
 
-/// Looks for changes of the file of clients.
+/// Looks for changes of the files of clients and tags.
 async fn refresh(shared: Arc<Shared>) {
     let mut last = String::new();
     loop {
         sleep(ACCESS_EVERY).await;
-        let now = match shared.refresh_access() {
+        let words = |what: &str, done: Result<()>| match done {
             Ok(()) => String::new(),
-            Err(error) => format!("{error:#}"),
+            Err(error) => format!("<3>{what}: {error:#}"),
         };
+        let now = [
+            words("nobody is let in", shared.refresh_access()),
+            words("no VM has a tag", shared.refresh_tags()),
+        ];
+        let now = now.iter().filter(|it| !it.is_empty()).cloned().collect::<Vec<_>>().join("\n");
         if now != last && !now.is_empty() {
-            eprintln!("<3>nobody is let in: {now}");
+            eprintln!("{now}");
         }
         last = now;
     }

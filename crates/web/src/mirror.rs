@@ -64,6 +64,14 @@ pub(crate) struct Kept {
     pub(crate) json: String,
 }
 
+impl Kept {
+    /// `None` of one that is there no more.
+    pub(crate) fn of(object: Object) -> Option<Self> {
+        let json = json_of(&object)?;
+        Some(Self { object, json })
+    }
+}
+
 /// How things are, for whoever waits for a change.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub(crate) struct News {
@@ -100,6 +108,10 @@ impl Mirror {
         let table = RwLock::new(Table::after(Revision(0), REMOVALS_MAX));
         let (told, _) = watch::channel(None);
         Self { table, news, told, instance }
+    }
+
+    pub(crate) fn instance(&self) -> &str {
+        &self.instance
     }
 
     /// What tells an answer's state from that of another one at the same address, here or in another process.
@@ -148,6 +160,40 @@ impl Mirror {
                 starts_again: page.starts_again,
             }
         })
+    }
+
+    /// Takes what is shown of another mirror's changes after this cursor, or of all of it without one. Returns where to go on.
+    pub(crate) fn take_from(
+        &self,
+        whole: &Self,
+        cursor: Option<Cursor>,
+        show: &dyn Fn(Arc<Kept>) -> Option<Arc<Kept>>,
+    ) -> Cursor {
+        let changes = whole.changes(cursor, &BTreeSet::new(), usize::MAX);
+        let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
+        let mut untold = BTreeSet::new();
+        if changes.starts_again {
+            untold.extend(table.iter().map(|(key, ..)| key.clone()));
+        }
+        for (_, key, kept) in changes.items {
+            match kept.and_then(show) {
+                Some(kept) => {
+                    untold.remove(&key);
+                    if table.get(&key).is_none_or(|before| before.json != kept.json) {
+                        table.put(key, kept);
+                    }
+                }
+                None => drop(table.remove(&key)),
+            }
+        }
+        for key in untold {
+            table.remove(&key);
+        }
+        let offline = whole.news.borrow().offline.clone();
+        let now = News { revision: table.revision(), offline };
+        drop(table);
+        self.news.send_if_modified(|news| std::mem::replace(news, now.clone()) != now);
+        changes.at
     }
 
     /// Follows the daemon for as long as this process lives.
@@ -230,12 +276,9 @@ struct Follower {
 }
 
 fn put(table: &mut Table<Key, Arc<Kept>>, key: Key, change: ObjectChange) {
-    let json = match json_of(&change.object) {
-        Some(json) => json,
-        None => return drop(table.remove(&key)),
-    };
-    if table.get(&key).is_none_or(|before| before.json != json) {
-        table.put(key, Arc::new(Kept { object: change.object, json }));
+    let Some(kept) = Kept::of(change.object) else { return drop(table.remove(&key)) };
+    if table.get(&key).is_none_or(|before| before.json != kept.json) {
+        table.put(key, Arc::new(kept));
     }
 }
 

@@ -61,6 +61,7 @@ impl From<CallError> for Problem {
                 Self { status: StatusCode::SERVICE_UNAVAILABLE, detail, retry_after_s: Some(1) }
             }
             CallError::Refused(why) if why.starts_with("not permitted") => Self::forbidden(detail),
+            CallError::Unknown(_) => Self::not_found(detail),
             CallError::Refused(_) => Self::new(StatusCode::CONFLICT, detail),
         }
     }

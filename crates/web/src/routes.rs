@@ -6,6 +6,7 @@ mod events;
 mod health;
 mod metrics;
 mod objects;
+mod oidc;
 mod openapi;
 pub(crate) mod page;
 mod reports;
@@ -30,7 +31,7 @@ use crate::sampler::count;
 use crate::shared::Shared;
 
 pub(crate) use objects::value_of;
-pub(crate) use requests::subject;
+pub(crate) use requests::{note, subject};
 pub(crate) use session::log_in;
 
 /// Of a request: a configuration and what belongs to it.
@@ -68,6 +69,8 @@ pub(crate) fn router(shared: &Arc<Shared>, rest: Option<Router>) -> Router {
     Router::new()
         .merge(known)
         .route("/v1/session", post(session::begin))
+        .route("/v1/session/oidc", get(oidc::begin))
+        .route(crate::oidc::RETURN_PATH, get(oidc::end))
         .route("/v1/health", get(health::health))
         .route("/v1/openapi.json", get(openapi::document))
         .fallback_service(rest)

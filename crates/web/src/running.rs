@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-use api::{Answer, Request, Role};
+use api::{Answer, Role};
 use gate::Tasks;
 use tokio::sync::Semaphore;
 use tokio::task::AbortHandle;
 
 use crate::daemon::CallError;
+use crate::limited::Permitted;
 use crate::shared::{Shared, lock, unix_ms};
 
 /// Tasks of one client that are with the daemon; further ones wait.
@@ -42,9 +43,9 @@ pub(crate) struct Asks {
 }
 
 /// Starts a task. `None` if there are too many.
-pub(crate) fn start(shared: &Arc<Shared>, asks: Asks, request: Request) -> Option<u64> {
-    let what = api::name_of(&request);
-    let number = lock(&shared.tasks.tasks).begin(&what, &asks.who, unix_ms())?;
+pub(crate) fn start(shared: &Arc<Shared>, asks: Asks, permitted: Permitted) -> Option<u64> {
+    let what = api::name_of(&permitted.request);
+    let number = lock(&shared.tasks.tasks).begin(&what, &asks.who, permitted.of(), unix_ms())?;
     let for_task = Arc::clone(shared);
     let lane = Arc::clone(
         lock(&shared.tasks.lanes)
@@ -56,19 +57,20 @@ pub(crate) fn start(shared: &Arc<Shared>, asks: Asks, request: Request) -> Optio
     let handle = tokio::spawn(async move {
         let shared = for_task;
         let _lane = lane.acquire_owned().await;
-        let result = run(&shared, number, &request, asks.role).await;
+        let request = &permitted.request;
+        let result = run(&shared, number, &permitted, asks.role).await;
         let words = result.as_ref().map_or_else(ToString::to_string, |_| "ok".to_owned());
-        if Role::needed(&request) > Role::Viewer {
+        if Role::needed(request) > Role::Viewer {
             shared.own_writes.note(&asks.who);
             shared.audit.note(
                 &asks.who,
                 &asks.from,
                 &what,
-                &crate::routes::subject(&request),
+                &crate::routes::subject(request),
                 &words,
             );
         }
-        let result = result.map_err(|error| error.to_string());
+        let result = permitted.show(&shared, result).map_err(|error| error.to_string());
         lock(&shared.tasks.tasks).end(number, result, unix_ms());
         lock(&shared.tasks.handles).remove(&number);
     });
@@ -79,10 +81,11 @@ pub(crate) fn start(shared: &Arc<Shared>, asks: Asks, request: Request) -> Optio
 async fn run(
     shared: &Shared,
     number: u64,
-    request: &Request,
+    permitted: &Permitted,
     role: Role,
 ) -> Result<api::Reply, CallError> {
-    let mut call = shared.daemon.begin_patiently(request, role).await?;
+    let holds = || permitted.holds(shared);
+    let mut call = shared.daemon.begin_patiently(&permitted.request, role, holds).await?;
     loop {
         match call.next().await? {
             Answer::Ok(reply) => return Ok(reply),

@@ -1,6 +1,6 @@
 //! What the host does, asked for every few seconds, however many want to know.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
@@ -9,10 +9,12 @@ use api::{Info, LimitChanges, Object, Reply, Request, Role, Traffic};
 use axum::extract::{MatchedPath, State};
 use axum::middleware::Next;
 use axum::response::Response;
+use gate::Scope;
 use metrics::{History, Host, Own, Sample};
 use tokio::time::{sleep, timeout};
 
 use crate::daemon::CallError;
+use crate::mirror::Mirror;
 use crate::shared::{READERS_MAX, Shared, lock, unix_ms, unix_s};
 
 /// Between samples: the step of the finest history.
@@ -154,7 +156,7 @@ async fn ask(shared: &Arc<Shared>, known: &mut Known) -> Result<Sample, CallErro
     known.rounds = known.rounds.wrapping_add(1);
     sample.host = known.host.map(|host| host.after(known.kib, sample.kib()));
     sample.release = Some(known.release.clone());
-    count_vms(shared, &mut sample);
+    count_vms(&shared.mirror, &mut sample);
     Ok(sample)
 }
 
@@ -182,9 +184,29 @@ fn other() -> CallError {
     CallError::Refused("xylemd answers something else".to_owned())
 }
 
+/// What a limited client gets of a sample: its VMs.
+pub(crate) fn of_some(shared: &Shared, scope: &Scope, whole: &Sample) -> Sample {
+    let tags = shared.tags();
+    let mut sample = Sample {
+        unix_s: whole.unix_s,
+        at_ns: whole.at_ns,
+        release: whole.release.clone(),
+        domains: whole.domains.clone(),
+        traffic: whole.traffic.clone(),
+        traffic_at_ns: whole.traffic_at_ns,
+        ..Sample::default()
+    };
+    sample.domains.retain(|it| it.managed && tags.permit(scope, &it.uuid));
+    let domids: BTreeSet<u16> = sample.domains.iter().map(|it| it.domid).collect();
+    sample.traffic.disks.retain(|it| domids.contains(&it.domid));
+    sample.traffic.vifs.retain(|it| domids.contains(&it.domid));
+    count_vms(&shared.mirror_of(scope), &mut sample);
+    sample
+}
+
 /// What the live model knows, and no listing says.
-fn count_vms(shared: &Shared, sample: &mut Sample) {
-    shared.mirror.read(|table| {
+fn count_vms(mirror: &Mirror, sample: &mut Sample) {
+    mirror.read(|table| {
         for (_, _, kept) in table.iter() {
             let Object::Vm(Some(vm)) = &kept.object else { continue };
             *sample.states.entry(vm.state.clone()).or_default() += 1;

@@ -1,22 +1,24 @@
 //! What all requests share.
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result};
-use gate::{Access, Lockout, Pace, Rate, Repeats, Sessions};
-use tokio::sync::Semaphore;
+use gate::{Access, Lockout, Pace, Rate, Repeats, Scope, Sessions, Tags, Who};
+use tokio::sync::{Semaphore, watch};
 
 use crate::audit::Audit;
 use crate::daemon::Daemon;
 use crate::mirror::Mirror;
+use crate::oidc::Oidc;
 use crate::own_writes::OwnWrites;
 use crate::running::Running;
 use crate::sampler::Metrics;
 use crate::serve::Open;
 use crate::traces::Traces;
 use crate::turns::{CONSOLES_MAX, REQUESTS_MAX, Turns};
+use crate::views::Views;
 
 /// Of what a client may ask for in a second, so many times as much at once.
 const BURST_S: u32 = 4;
@@ -31,14 +33,20 @@ const PASSWORDS_MAX: usize = 2;
 #[derive(Debug, Default)]
 struct AccessFile {
     access: Access,
-    /// When the file was changed, and its size.
-    seen: Option<(SystemTime, u64)>,
+    seen: Seen,
 }
+
+/// When a file was changed, and its size; `None` of one that is not there.
+type Seen = Option<(SystemTime, u64)>;
 
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) daemon: Arc<Daemon>,
-    pub(crate) mirror: Mirror,
+    pub(crate) mirror: Arc<Mirror>,
+    /// What clients see that are limited.
+    pub(crate) views: Views,
+    /// The tags of VMs, which decide what that is.
+    pub(crate) tags: watch::Sender<Arc<Tags>>,
     pub(crate) lockout: Mutex<Lockout>,
     pub(crate) pace: Mutex<Pace>,
     pub(crate) strangers: Mutex<Pace>,
@@ -52,12 +60,17 @@ pub(crate) struct Shared {
     pub(crate) metrics: Metrics,
     pub(crate) traces: Traces,
     pub(crate) open: Open,
+    /// Who else tells us who somebody is.
+    pub(crate) oidc: OnceLock<Arc<Oidc>>,
     pub(crate) readers: Arc<Semaphore>,
     pub(crate) passwords: Semaphore,
     /// Browsers have to send cookies over TLS only.
     pub(crate) is_tls: bool,
     access_path: Option<PathBuf>,
     access: RwLock<AccessFile>,
+    tags_path: Option<PathBuf>,
+    /// The file of tags when last looked at.
+    tags_seen: Mutex<Option<Seen>>,
     began: Instant,
 }
 
@@ -65,6 +78,7 @@ impl Shared {
     pub(crate) fn new(
         socket: PathBuf,
         access_path: Option<PathBuf>,
+        tags_path: Option<PathBuf>,
         audit: Audit,
         is_tls: bool,
         per_second: u32,
@@ -73,7 +87,9 @@ impl Shared {
         let instance = base16ct::lower::encode_string(&random::<4>()?);
         Ok(Self {
             daemon: Arc::new(Daemon::new(socket)),
-            mirror: Mirror::new(instance),
+            mirror: Arc::new(Mirror::new(instance)),
+            views: Views::default(),
+            tags: watch::channel(Arc::default()).0,
             lockout: Mutex::default(),
             pace: Mutex::new(Pace::new(rate)),
             strangers: Mutex::new(Pace::new(STRANGER_RATE)),
@@ -87,11 +103,14 @@ impl Shared {
             metrics: Metrics::default(),
             traces: Traces::default(),
             open: Open::default(),
+            oidc: OnceLock::new(),
             readers: Arc::new(Semaphore::new(READERS_MAX)),
             passwords: Semaphore::new(PASSWORDS_MAX),
             is_tls,
             access_path,
             access: RwLock::default(),
+            tags_path,
+            tags_seen: Mutex::default(),
             began: Instant::now(),
         })
     }
@@ -122,6 +141,63 @@ impl Shared {
         };
         *self.access.write().unwrap_or_else(PoisonError::into_inner) = file;
         result
+    }
+
+    /// Looks into the file of tags, if it was changed since the last time. If it cannot be read, no VM has any.
+    pub(crate) fn refresh_tags(&self) -> Result<()> {
+        let Some(path) = &self.tags_path else { return Ok(()) };
+        let seen = match std::fs::metadata(path) {
+            Ok(metadata) => Some((metadata.modified()?, metadata.len())),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
+            // It is told as a file that cannot be read.
+            Err(_) => Some((UNIX_EPOCH, 0)),
+        };
+        if lock(&self.tags_seen).replace(seen) == Some(seen) && seen != Some((UNIX_EPOCH, 0)) {
+            return Ok(());
+        }
+        let read = match seen {
+            None => Ok(String::new()),
+            Some(_) => std::fs::read_to_string(path),
+        };
+        let read = read.with_context(|| format!("cannot read {}", path.display()));
+        let parsed =
+            read.and_then(|text| Tags::parse(&text).with_context(|| path.display().to_string()));
+        let (tags, result) = match parsed {
+            Ok(tags) => (tags, Ok(())),
+            Err(error) => {
+                // It may be read again as it is, and say so again.
+                *lock(&self.tags_seen) = None;
+                (Tags::default(), Err(error))
+            }
+        };
+        self.tags.send_if_modified(|last| {
+            let is_new = **last != tags;
+            if is_new {
+                *last = Arc::new(tags);
+            }
+            is_new
+        });
+        result
+    }
+
+    pub(crate) fn tags(&self) -> Arc<Tags> {
+        Arc::clone(&self.tags.borrow())
+    }
+
+    /// What a client with this scope sees of the host.
+    pub(crate) fn mirror_of(&self, scope: &Scope) -> Arc<Mirror> {
+        match scope {
+            Scope::Host => Arc::clone(&self.mirror),
+            Scope::Tagged(_) => self.views.of(scope, &self.mirror, &self.tags()),
+        }
+    }
+
+    /// Whether a client is still let in, as it was.
+    pub(crate) fn knows(&self, who: &Who) -> bool {
+        self.with_access(|it| {
+            let known = it.named(&who.name, unix_s());
+            known.is_some_and(|it| it.role == who.role && it.scope == who.scope)
+        })
     }
 
     /// Takes these clients in place of a file's.

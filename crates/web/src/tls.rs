@@ -12,6 +12,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig};
 use tokio_rustls::TlsAcceptor;
+use ureq::tls::{PemItem, RootCerts, TlsConfig, parse_pem};
 
 /// What serves TLS with these files. Clients may show a certificate that is signed by the CA.
 pub(crate) fn acceptor(
@@ -52,6 +53,25 @@ pub(crate) fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>> 
         .with_context(|| format!("cannot read {}", path.display()))?;
     anyhow::ensure!(!found.is_empty(), "{}: no certificate in PEM", path.display());
     Ok(found)
+}
+
+/// Where Debian has the certificates of all authorities.
+const HOST_CERTIFICATES: &str = "/etc/ssl/certs/ca-certificates.crt";
+
+/// TLS of a client, whose servers have a certificate that is signed by this CA, or by one that the host trusts.
+pub(crate) fn client(is_https: bool, ca: Option<&Path>) -> Result<TlsConfig> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let mut tls = TlsConfig::builder().unversioned_rustls_crypto_provider(provider);
+    if is_https {
+        let path = ca.unwrap_or_else(|| Path::new(HOST_CERTIFICATES));
+        let pem = fs::read(path).with_context(|| path.display().to_string())?;
+        let certificates = parse_pem(&pem).filter_map(|item| match item {
+            Ok(PemItem::Certificate(certificate)) => Some(certificate),
+            _ => None,
+        });
+        tls = tls.root_certs(RootCerts::from(certificates.collect::<Vec<_>>()));
+    }
+    Ok(tls.build())
 }
 
 /// Makes a certificate for these names, signed by itself, unless there is one.

@@ -14,6 +14,7 @@ use axum::body::Body;
 use axum::extract::{FromRequestParts as _, Request, State, WebSocketUpgrade};
 use axum::http::{HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use gate::{Scope, Who};
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 use xenapi::{Asking, Facade, Identity, Login, Moment, Outcome, Waiting, rpc};
@@ -183,7 +184,8 @@ impl Door {
     async fn authenticate(&self, login: &Login, from: &str) -> Option<(String, Role)> {
         let said = log_in(&self.shared, &login.name, &login.password, from).await;
         let who = said.ok()?;
-        Some((who.name, who.role))
+        // The façade tells of the whole host.
+        (who.scope == Scope::Host).then_some((who.name, who.role))
     }
 
     /// Asks the daemon for all of these, up to the first that fails.
@@ -210,8 +212,9 @@ impl Door {
 
     async fn ask_one(&self, asking: &Asking, request: &ApiRequest) -> Result<api::Reply, String> {
         let words = |error: crate::daemon::CallError| error.to_string();
-        let mut call =
-            self.shared.daemon.begin_patiently(request, asking.role).await.map_err(words)?;
+        let holds = || self.is_known(&asking.who, asking.role);
+        let begun = self.shared.daemon.begin_patiently(request, asking.role, holds).await;
+        let mut call = begun.map_err(words)?;
         let mut changed = self.changed.subscribe();
         loop {
             let answer = tokio::select! {
@@ -235,8 +238,8 @@ impl Door {
     }
 
     fn is_known(&self, who: &str, role: Role) -> bool {
-        let known = self.shared.with_access(|it| it.named(who, unix_s()).map(|it| it.role));
-        known == Some(role)
+        let scope = Scope::Host;
+        self.shared.knows(&Who { name: who.to_owned(), role, expires: None, scope })
     }
 
     /// Whether this call may come now: those of a session are counted for its user, others for their address. If the user
@@ -352,7 +355,7 @@ async fn console(door: &Arc<Door>, request: Request) -> Result<Response, Problem
         user.is_ok_and(|it| it == (who.clone(), role)) && looks.is_known(&who, role)
     };
     let viewer = Viewer { asks, is_let_in: Box::new(is_let_in) };
-    attach(&door.shared, viewer, relay, upgrade).await
+    attach(&door.shared, viewer, ApiRequest::Relay(relay), upgrade).await
 }
 
 /// The host's, which stays the same: it follows from the machine's own, which is not for others to know.

@@ -177,11 +177,15 @@ export interface Session {
   who: string;
   role: Role;
   expires_unix_s: number;
+  /** Of the VMs that one is limited to. */
+  tags?: string[];
 }
 
 export interface Health {
   release: string;
   daemon: { release: string; pid: number } | null;
+  /** Whether one may log in by a provider of OpenID Connect. */
+  oidc?: boolean;
 }
 
 export interface Task {

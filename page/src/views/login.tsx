@@ -1,12 +1,20 @@
-import { Show, createSignal } from 'solid-js';
-import { wordsOf } from '../api/client';
+import { Show, createSignal, onMount } from 'solid-js';
+import { get, wordsOf } from '../api/client';
 import { logIn, sessionError } from '../api/session';
+import type { Health } from '../model/types';
 import { Problem } from '../ui/notice';
 
 export function LoginView() {
   const [how, setHow] = createSignal<'password' | 'token'>('password');
   const [error, setError] = createSignal<string | null>(sessionError());
   const [isBusy, setBusy] = createSignal(false);
+  const [hasProvider, setProvider] = createSignal(false);
+  onMount(() => {
+    get<Health>('/v1/health').then(
+      (health) => setProvider(health.oidc === true),
+      () => setProvider(false),
+    );
+  });
   const submit = async (event: SubmitEvent): Promise<void> => {
     event.preventDefault();
     const data = new FormData(event.currentTarget as HTMLFormElement);
@@ -61,6 +69,11 @@ export function LoginView() {
         <button type="submit" class="button primary" disabled={isBusy()}>
           {isBusy() ? 'Logging in' : 'Log in'}
         </button>
+        <Show when={hasProvider()}>
+          <a class="button" href="/v1/session/oidc">
+            Log in with OpenID Connect
+          </a>
+        </Show>
       </form>
     </main>
   );

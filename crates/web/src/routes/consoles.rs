@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use api::{ConsoleKind, RelayRequest, Target};
+use api::{ConsoleKind, RelayRequest, Request, Target};
 use axum::Extension;
 use axum::extract::ws::rejection::WebSocketUpgradeRejection;
 use axum::extract::{Path, RawQuery, State, WebSocketUpgrade};
@@ -11,6 +11,7 @@ use axum::response::Response;
 use super::objects::{uuid_of, value_of};
 use crate::admit::Caller;
 use crate::consoles::{Viewer, attach, upgrade_of};
+use crate::limited::{Leave, permit};
 use crate::problem::Problem;
 use crate::shared::{Shared, lock, unix_s};
 
@@ -39,8 +40,8 @@ pub(crate) async fn console(
             Problem::bad_request(format!("{text:?} is not a console's number, such as 0"))
         })?,
     };
-    let request = RelayRequest::Console { target: target(&shared, vm), kind, number };
-    attach(&shared, viewer(&shared, caller), request, upgrade_of(upgrade)?).await
+    let target = target(&shared, &caller, vm);
+    relay(&shared, caller, RelayRequest::Console { target, kind, number }, upgrade).await
 }
 
 /// `GET /v1/vms/{vm}/screen`.
@@ -50,24 +51,31 @@ pub(crate) async fn screen(
     Extension(caller): Extension<Caller>,
     upgrade: Upgrade,
 ) -> Result<Response, Problem> {
-    let request = RelayRequest::Screen { target: target(&shared, vm) };
-    attach(&shared, viewer(&shared, caller), request, upgrade_of(upgrade)?).await
+    let target = target(&shared, &caller, vm);
+    relay(&shared, caller, RelayRequest::Screen { target }, upgrade).await
 }
 
 /// A VM that was made just now may not be known here yet.
-fn target(shared: &Shared, vm: String) -> Target {
-    Target(uuid_of(shared, &vm).unwrap_or(vm))
+fn target(shared: &Shared, caller: &Caller, vm: String) -> Target {
+    Target(uuid_of(&shared.mirror_of(&caller.who.scope), &vm).unwrap_or(vm))
 }
 
-fn viewer(shared: &Arc<Shared>, caller: Caller) -> Viewer {
-    let (asks, shared) = (caller.asks(), Arc::clone(shared));
-    let is_let_in = move || {
-        let now_s = unix_s();
-        let Caller { who, session, .. } = &caller;
-        let role = shared.with_access(|it| it.named(&who.name, now_s).map(|it| it.role));
-        // An open console counts as requests of its session do.
-        let goes_on = |key: &String| lock(&shared.sessions).go_on(key, now_s).is_some();
-        role == Some(who.role) && session.as_ref().is_none_or(goes_on)
+async fn relay(
+    shared: &Arc<Shared>,
+    caller: Caller,
+    request: RelayRequest,
+    upgrade: Upgrade,
+) -> Result<Response, Problem> {
+    let permitted = match permit(shared, &caller, Request::Relay(request))? {
+        Leave::Ask(permitted) => permitted,
+        Leave::Answer(_) => return Err(Problem::not_found("there is nothing to look at")),
     };
-    Viewer { asks, is_let_in: Box::new(is_let_in) }
+    let upgrade = upgrade_of(upgrade)?;
+    let (asks, request, looks) = (caller.asks(), permitted.request.clone(), Arc::clone(shared));
+    let is_let_in = move || {
+        // An open console counts as requests of its session do.
+        let goes_on = |key: &String| lock(&looks.sessions).go_on(key, unix_s()).is_some();
+        permitted.holds(&looks) && caller.session.as_ref().is_none_or(goes_on)
+    };
+    attach(shared, Viewer { asks, is_let_in: Box::new(is_let_in) }, request, upgrade).await
 }

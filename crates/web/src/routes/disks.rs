@@ -15,6 +15,7 @@ use tokio::time::timeout;
 
 use crate::admit::Caller;
 use crate::daemon::{CallError, Joined};
+use crate::limited::permit;
 use crate::problem::Problem;
 use crate::shared::Shared;
 use crate::turns::Turn;
@@ -41,13 +42,10 @@ impl Passed {
         write: bool,
     ) -> Result<(Self, Joined), Problem> {
         let request = Request::Storage(StorageRequest::VdiPass { vdi, write });
+        permit(&shared, &caller, request.clone())?;
         let turn = shared.turns.take(&caller.who.name)?;
-        let mut passed = Self { shared, caller, request, is_noted: false, _turn: turn };
+        let passed = Self { shared, caller, request, is_noted: false, _turn: turn };
         let role = passed.caller.who.role;
-        if let Some(why) = role.refusal(&passed.request) {
-            passed.note(&why);
-            return Err(Problem::forbidden(why));
-        }
         let joined = passed.shared.daemon.join(&passed.request, role).await?;
         Ok((passed, joined))
     }

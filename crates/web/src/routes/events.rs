@@ -5,16 +5,19 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::Extension;
 use axum::body::{Body, Bytes};
 use axum::extract::{RawQuery, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::Response;
 use futures_util::stream;
+use gate::Who;
 use live::Cursor;
 use tokio::sync::{OwnedSemaphorePermit, watch};
 use tokio::time::timeout;
 
 use super::objects::{change_json, classes_of, value_of};
+use crate::admit::Caller;
 use crate::mirror::{Class, Mirror, News};
 use crate::problem::Problem;
 use crate::shared::Shared;
@@ -24,8 +27,14 @@ const PIECE: usize = 256;
 /// A sign of life, so that a connection that is no more is noticed.
 const SIGN_OF_LIFE: Duration = Duration::from_secs(15);
 
+/// How often it is looked whether the client is still let in.
+const LOOK: Duration = Duration::from_secs(1);
+
 struct Reader {
     shared: Arc<Shared>,
+    /// Who reads, for as long as it is let in as it was.
+    who: Who,
+    mirror: Arc<Mirror>,
     classes: BTreeSet<Class>,
     cursor: Option<Cursor>,
     news: watch::Receiver<News>,
@@ -37,6 +46,7 @@ struct Reader {
 
 pub(crate) async fn events(
     State(shared): State<Arc<Shared>>,
+    Extension(caller): Extension<Caller>,
     RawQuery(query): RawQuery,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
@@ -45,15 +55,25 @@ pub(crate) async fn events(
     // A browser that connects again sends what it was told last.
     let last = headers.get("last-event-id").and_then(|it| it.to_str().ok().map(str::to_owned));
     let cursor = last.or_else(|| value_of(&query, "since"));
-    let cursor = cursor.and_then(|it| shared.mirror.cursor(&it));
+    let mirror = shared.mirror_of(&caller.who.scope);
+    let cursor = cursor.and_then(|it| mirror.cursor(&it));
     let seat = Arc::clone(&shared.readers).try_acquire_owned().map_err(|_| Problem {
         status: StatusCode::SERVICE_UNAVAILABLE,
         detail: "too many clients read events; try again".to_owned(),
         retry_after_s: Some(5),
     })?;
-    let news = shared.mirror.watch();
-    let reader =
-        Reader { shared, classes, cursor, news, offline: None, knows_all: false, _seat: seat };
+    let news = mirror.watch();
+    let reader = Reader {
+        shared,
+        who: caller.who,
+        mirror,
+        classes,
+        cursor,
+        news,
+        offline: None,
+        knows_all: false,
+        _seat: seat,
+    };
     let pieces = stream::unfold(reader, |mut reader| async move {
         let piece = reader.next().await?;
         Some((Ok::<_, std::convert::Infallible>(Bytes::from(piece)), reader))
@@ -67,9 +87,13 @@ pub(crate) async fn events(
 }
 
 impl Reader {
-    /// What it has to be told next; `None` when there is no mirror any more.
+    /// What it has to be told next; `None` when there is no mirror any more, or the client is not let in as it was.
     async fn next(&mut self) -> Option<String> {
+        let mut silent = Duration::ZERO;
         loop {
+            if !self.shared.knows(&self.who) {
+                return None;
+            }
             let offline = self.news.borrow_and_update().offline.clone();
             let mut piece = String::new();
             if offline != self.offline {
@@ -84,17 +108,17 @@ impl Reader {
             if !piece.is_empty() {
                 return Some(piece);
             }
-            match timeout(SIGN_OF_LIFE, self.news.changed()).await {
+            match timeout(LOOK, self.news.changed()).await {
                 Ok(Ok(())) => {}
                 Ok(Err(_)) => return None,
+                Err(_) if silent + LOOK < SIGN_OF_LIFE => silent += LOOK,
                 Err(_) => return Some(": alive\n\n".to_owned()),
             }
         }
     }
 
     fn tell_changes(&mut self, piece: &mut String) {
-        let mirror: &Mirror = &self.shared.mirror;
-        let changes = mirror.changes(self.cursor, &self.classes, PIECE);
+        let changes = self.mirror.changes(self.cursor, &self.classes, PIECE);
         if changes.starts_again {
             piece.push_str("event: reset\ndata: {}\n\n");
         }

@@ -16,6 +16,8 @@ pub(crate) struct Health {
     pub(crate) release: &'static str,
     /// `null` if it does not answer.
     pub(crate) daemon: Option<Pong>,
+    /// Whether a browser may log in at `/v1/session/oidc`.
+    pub(crate) oidc: bool,
 }
 
 pub(crate) async fn health(
@@ -27,5 +29,6 @@ pub(crate) async fn health(
         Ok(Reply::Pong(pong)) => Some(pong),
         _ => None,
     };
-    Ok(Json(Health { release: env!("CARGO_PKG_VERSION"), daemon }))
+    let oidc = shared.oidc.get().is_some();
+    Ok(Json(Health { release: env!("CARGO_PKG_VERSION"), daemon, oidc }))
 }

@@ -5,13 +5,16 @@ use std::future::{Ready, ready};
 use std::sync::Arc;
 
 use api::Object;
+use axum::Extension;
 use axum::body::Body;
 use axum::extract::{Path, RawQuery, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 use live::Revision;
 
-use crate::mirror::{Class, Kept, Key};
+use crate::admit::Caller;
+use crate::limited::no_vm;
+use crate::mirror::{Class, Kept, Key, Mirror};
 use crate::problem::Problem;
 use crate::shared::Shared;
 
@@ -76,13 +79,15 @@ pub(crate) fn change_json(revision: Revision, (class, key): &Key, kept: Option<&
 /// `GET /v1/objects`: what has changed since a cursor.
 pub(crate) async fn changes(
     State(shared): State<Arc<Shared>>,
+    Extension(caller): Extension<Caller>,
     RawQuery(query): RawQuery,
 ) -> Result<Response, Problem> {
     let query = query.unwrap_or_default();
     let classes = classes_of(&query)?;
-    let cursor = value_of(&query, "since").and_then(|it| shared.mirror.cursor(&it));
+    let mirror = shared.mirror_of(&caller.who.scope);
+    let cursor = value_of(&query, "since").and_then(|it| mirror.cursor(&it));
     let max = number(&query, "limit")?.unwrap_or(1000).clamp(1, PAGE_MAX);
-    let changes = shared.mirror.changes(cursor, &classes, max);
+    let changes = mirror.changes(cursor, &classes, max);
     let items = changes.items.iter();
     let items: Vec<_> =
         items.map(|(at, key, kept)| change_json(*at, key, kept.as_deref())).collect();
@@ -125,7 +130,7 @@ fn tagged(text: String, tag: &str, headers: &HeaderMap) -> Response {
 
 /// Objects of a class: those after a key, so many, with some of their fields.
 fn list(
-    shared: &Shared,
+    mirror: &Mirror,
     class: Class,
     query: &str,
     headers: &HeaderMap,
@@ -133,7 +138,7 @@ fn list(
     let after = value_of(query, "after");
     let max = number(query, "limit")?.unwrap_or(PAGE_MAX).clamp(1, PAGE_MAX);
     let fields = fields_of(query);
-    shared.mirror.read(|table| {
+    mirror.read(|table| {
         let first = after.clone().unwrap_or_default();
         let keys = table.keys_from((class, first)).take_while(|(of, _)| *of == class);
         let keys = keys.filter(|(_, key)| after.as_ref() != Some(key));
@@ -148,7 +153,7 @@ fn list(
         }
         let has_more = texts.len() == max;
         let mut response =
-            tagged(format!("[{}]", texts.join(",")), &shared.mirror.tag(table.revision()), headers);
+            tagged(format!("[{}]", texts.join(",")), &mirror.tag(table.revision()), headers);
         if let Some(next) = next.filter(|_| has_more)
             && let Ok(next) = HeaderValue::from_str(next)
         {
@@ -175,18 +180,21 @@ fn selected(json: &str, fields: &[String]) -> String {
     serde_json::Value::Object(all).to_string()
 }
 
+type Answered = Ready<Result<Response, Problem>>;
+
 /// What answers for all objects of a class.
 pub(crate) fn all(
     class: Class,
-) -> impl Fn(State<Arc<Shared>>, RawQuery, HeaderMap) -> Ready<Result<Response, Problem>> + Clone {
-    move |State(shared), RawQuery(query), headers| {
-        ready(list(&shared, class, &query.unwrap_or_default(), &headers))
+) -> impl Fn(State<Arc<Shared>>, Extension<Caller>, RawQuery, HeaderMap) -> Answered + Clone {
+    move |State(shared), Extension(caller), RawQuery(query), headers| {
+        let mirror = shared.mirror_of(&caller.who.scope);
+        ready(list(&mirror, class, &query.unwrap_or_default(), &headers))
     }
 }
 
 /// The UUID of a VM by UUID, name or domid.
-pub(crate) fn uuid_of(shared: &Shared, vm: &str) -> Result<String, Problem> {
-    shared.mirror.read(|table| {
+pub(crate) fn uuid_of(mirror: &Mirror, vm: &str) -> Result<String, Problem> {
+    mirror.read(|table| {
         if table.get(&(Class::Vm, vm.to_owned())).is_some() {
             return Ok(vm.to_owned());
         }
@@ -199,22 +207,24 @@ pub(crate) fn uuid_of(shared: &Shared, vm: &str) -> Result<String, Problem> {
             _ => false,
         };
         let found = all.into_iter().find(is_it).map(|(_, uuid)| uuid.clone());
-        found.ok_or_else(|| Problem::not_found(format!("{vm} is not a VM here")))
+        found.ok_or_else(|| Problem::not_found(no_vm(vm)))
     })
 }
 
 pub(crate) async fn vm(
     State(shared): State<Arc<Shared>>,
     Path(vm): Path<String>,
+    Extension(caller): Extension<Caller>,
     RawQuery(query): RawQuery,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
-    let key = (Class::Vm, uuid_of(&shared, &vm)?);
+    let mirror = shared.mirror_of(&caller.who.scope);
+    let key = (Class::Vm, uuid_of(&mirror, &vm)?);
     let fields = fields_of(&query.unwrap_or_default());
-    shared.mirror.read(|table| {
+    mirror.read(|table| {
         let kept = table.get(&key);
-        let kept = kept.ok_or_else(|| Problem::not_found(format!("{vm} is not a VM here")))?;
-        let tag = shared.mirror.tag(table.revision_of(&key).unwrap_or_default());
+        let kept = kept.ok_or_else(|| Problem::not_found(no_vm(&vm)))?;
+        let tag = mirror.tag(table.revision_of(&key).unwrap_or_default());
         Ok(tagged(selected(&kept.json, &fields), &tag, &headers))
     })
 }
@@ -222,10 +232,12 @@ pub(crate) async fn vm(
 pub(crate) async fn devices(
     State(shared): State<Arc<Shared>>,
     Path(vm): Path<String>,
+    Extension(caller): Extension<Caller>,
 ) -> Result<Response, Problem> {
-    let uuid = uuid_of(&shared, &vm)?;
+    let mirror = shared.mirror_of(&caller.who.scope);
+    let uuid = uuid_of(&mirror, &vm)?;
     let prefix = format!("{uuid}/");
-    shared.mirror.read(|table| {
+    mirror.read(|table| {
         let keys = table.keys_from((Class::Device, prefix.clone()));
         let keys = keys.take_while(|(of, key)| *of == Class::Device && key.starts_with(&prefix));
         let texts: Vec<_> =

@@ -438,6 +438,12 @@ impl Document {
             "requestBody": { "required": true, "content": { "application/json": { "schema": log_in } } },
         });
         self.add("post", "/v1/session", call, Some(json!(session)));
+        let call = json!({
+            "summary": "Sends a browser to the provider of OpenID Connect, if health says that there is one.",
+            "security": [],
+            "responses": { "303": { "description": "The provider's page, from which it comes back logged in." } },
+        });
+        self.add("get", "/v1/session/oidc", call, None);
         let call = json!({ "summary": "Logs a browser out." });
         self.add("delete", "/v1/session", call, None);
         let call = json!({ "summary": "This document.", "security": [] });

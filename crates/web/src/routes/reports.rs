@@ -15,6 +15,7 @@ use tokio::net::UnixStream;
 use tokio::time::timeout;
 
 use crate::admit::Caller;
+use crate::limited::permit;
 use crate::problem::Problem;
 use crate::shared::Shared;
 use crate::turns::Turn;
@@ -76,10 +77,7 @@ async fn begin(
 ) -> Result<(UnixStream, Turn), Problem> {
     let request = Request::Relay(RelayRequest::Report { of });
     let note = |result: &str| super::requests::note(shared, caller, &request, result);
-    if let Some(why) = caller.who.role.refusal(&request) {
-        note(&why);
-        return Err(Problem::forbidden(why));
-    }
+    permit(shared, caller, request.clone())?;
     let turn = shared.turns.take(&caller.who.name)?;
     let said = shared.daemon.relay(&request, caller.who.role).await;
     if of == Report::Bugreport {

@@ -17,6 +17,7 @@ use serde_json::{Map, Value};
 use super::objects::uuid_of;
 use crate::admit::Caller;
 use crate::daemon::{Call, CallError};
+use crate::limited::{Leave, Permitted, permit};
 use crate::problem::Problem;
 use crate::running;
 use crate::shared::{Shared, lock, unix_s};
@@ -78,7 +79,7 @@ pub(crate) async fn act(
     let said = serde_json::from_value(Value::Object(fields(&body)?))
         .map_err(|error| Problem::bad_request(error.to_string()))?;
     // A VM that is not known here is not known to the daemon either, whose words are better.
-    let target = Target(uuid_of(&shared, &vm)?);
+    let target = Target(uuid_of(&shared.mirror_of(&caller.who.scope), &vm)?);
     let request = action_of(&action, target, &said).ok_or_else(|| {
         let all = ACTIONS.join(", ");
         Problem::not_found(format!("{action:?} is nothing to do with a VM; there are {all}"))
@@ -113,8 +114,14 @@ pub(crate) async fn operation(
     Extension(caller): Extension<Caller>,
 ) -> Result<Response, Problem> {
     let _turn = shared.turns.take(&caller.who.name)?;
-    let request = Request::Trace { target: id };
-    match shared.daemon.call(&request, caller.who.role).await {
+    let trace = match permit(&shared, &caller, Request::Trace { target: id })? {
+        Leave::Ask(permitted) => {
+            let ended = shared.daemon.call(&permitted.request, caller.who.role).await;
+            permitted.show(&shared, ended)
+        }
+        Leave::Answer(reply) => Ok(reply),
+    };
+    match trace {
         Ok(Reply::Trace(trace)) => Ok(axum::Json(trace).into_response()),
         Ok(_) => Err(Problem::new(StatusCode::BAD_GATEWAY, "xylemd gave another answer")),
         Err(CallError::Refused(why)) => Err(Problem::not_found(why)),
@@ -129,39 +136,48 @@ async fn give(
     headers: &HeaderMap,
     request: Request,
 ) -> Result<Response, Problem> {
-    may_ask(shared, caller, &request)?;
+    let leave = may_ask(shared, caller, request)?;
     let has = |name: header::HeaderName, word: &str| {
         let values = headers.get_all(name).iter().filter_map(|it| it.to_str().ok());
         values.into_iter().any(|it| it.contains(word))
     };
+    let is_lines = has(header::ACCEPT, "application/x-ndjson");
+    let permitted = match leave {
+        Leave::Ask(permitted) => permitted,
+        Leave::Answer(reply) => return answered(reply, is_lines),
+    };
     let turn = shared.turns.take(&caller.who.name)?;
     let prefer = header::HeaderName::from_static("prefer");
-    if let Some(key) = headers.get("idempotency-key") {
+    if let Some(key) = headers.get("idempotency-key").filter(|_| permitted.may_be_kept()) {
         let key = key.to_str().ok().filter(|it| !it.is_empty() && it.len() <= KEY_BYTES_MAX);
         let key = key.ok_or_else(|| {
             Problem::bad_request(format!(
                 "Idempotency-Key: up to {KEY_BYTES_MAX} characters of ASCII"
             ))
         })?;
-        return once(shared, caller, key, request, has(prefer, "respond-async"), turn).await;
+        return once(shared, caller, key, permitted, has(prefer, "respond-async"), turn).await;
     }
     if has(prefer, "respond-async") {
-        return background(shared, caller, request).map(Done::into_response);
+        return background(shared, caller, permitted).map(Done::into_response);
     }
-    if has(header::ACCEPT, "application/x-ndjson") {
-        let call = shared.daemon.begin(&request, caller.who.role).await?;
+    if is_lines {
+        let call = shared.daemon.begin(&permitted.request, caller.who.role).await?;
         let (shared, caller) = (Arc::clone(shared), caller.clone());
-        return lines(Follow { shared, caller, request, call, is_noted: false, _turn: turn });
+        return lines(Follow { shared, caller, permitted, call, is_noted: false, _turn: turn });
     }
-    foreground(shared, caller, request).await.map(Done::into_response)
+    foreground(shared, caller, permitted).await.map(Done::into_response)
+}
+
+/// An answer that the daemon was not asked for.
+fn answered(reply: Reply, is_lines: bool) -> Result<Response, Problem> {
+    let (kind, end) =
+        if is_lines { ("application/x-ndjson", "\n") } else { ("application/json", "") };
+    let text = serde_json::to_string(&Answer::Ok(reply)).unwrap_or_default() + end;
+    Ok(([(header::CONTENT_TYPE, kind)], text).into_response())
 }
 
 /// Whether this client may ask for this, and anybody here.
-fn may_ask(shared: &Shared, caller: &Caller, request: &Request) -> Result<(), Problem> {
-    if let Some(why) = caller.who.role.refusal(request) {
-        note(shared, caller, request, &why);
-        return Err(Problem::forbidden(why));
-    }
+fn may_ask(shared: &Shared, caller: &Caller, request: Request) -> Result<Leave, Problem> {
     let needs_descriptors = matches!(
         request,
         Request::MigrateReceive { .. }
@@ -169,10 +185,12 @@ fn may_ask(shared: &Shared, caller: &Caller, request: &Request) -> Result<(), Pr
             | Request::Storage(StorageRequest::VdiLend { .. } | StorageRequest::VdiPass { .. })
     );
     if needs_descriptors {
-        let what = api::name_of(request);
+        // Whoever may not ask for it at all is told that.
+        permit(shared, caller, request.clone())?;
+        let what = api::name_of(&request);
         return Err(Problem::bad_request(format!("{what} works on the host itself only")));
     }
-    Ok(())
+    permit(shared, caller, request)
 }
 
 /// An answer, before it is one of HTTP.
@@ -205,12 +223,14 @@ impl Done {
 async fn foreground(
     shared: &Arc<Shared>,
     caller: &Caller,
-    request: Request,
+    permitted: Permitted,
 ) -> Result<Done, Problem> {
+    let request = &permitted.request;
     // A client that goes away meanwhile cancels what can be cancelled; the log has it all the same.
-    let watched = Watched { shared, caller, request: &request, is_noted: false };
-    let reply = shared.daemon.call(&request, caller.who.role).await;
+    let watched = Watched { shared, caller, request, is_noted: false };
+    let reply = shared.daemon.call(request, caller.who.role).await;
     watched.end(&reply);
+    let reply = permitted.show(shared, reply);
     let body = serde_json::to_string(&Answer::Ok(reply?)).unwrap_or_default();
     Ok(Done { status: StatusCode::OK, body, location: None })
 }
@@ -239,8 +259,12 @@ impl Drop for Watched<'_> {
     }
 }
 
-fn background(shared: &Arc<Shared>, caller: &Caller, request: Request) -> Result<Done, Problem> {
-    let number = running::start(shared, caller.asks(), request).ok_or_else(|| {
+fn background(
+    shared: &Arc<Shared>,
+    caller: &Caller,
+    permitted: Permitted,
+) -> Result<Done, Problem> {
+    let number = running::start(shared, caller.asks(), permitted).ok_or_else(|| {
         Problem::too_many("there are too many tasks in progress; wait for one", 1)
     })?;
     let body = format!(r#"{{"task":"{number}"}}"#);
@@ -253,13 +277,13 @@ async fn once(
     shared: &Arc<Shared>,
     caller: &Caller,
     key: &str,
-    request: Request,
+    permitted: Permitted,
     in_background: bool,
     _turn: Turn,
 ) -> Result<Response, Problem> {
     let name = &caller.who.name;
     let mut hasher = DefaultHasher::new();
-    api::encode_request(&request).hash(&mut hasher);
+    permitted.fingerprint().hash(&mut hasher);
     match lock(&shared.repeats).begin(name, key, hasher.finish(), unix_s()) {
         Repeat::New => {}
         Repeat::Answered(Stored { status, body }) => {
@@ -281,9 +305,9 @@ async fn once(
     let (shared, caller, key) = (Arc::clone(shared), caller.clone(), key.to_owned());
     let work = tokio::spawn(async move {
         let done = if in_background {
-            background(&shared, &caller, request)
+            background(&shared, &caller, permitted)
         } else {
-            foreground(&shared, &caller, request).await
+            foreground(&shared, &caller, permitted).await
         };
         let stored = match &done {
             Ok(done) => Some(Stored { status: done.status.as_u16(), body: done.body.clone() }),
@@ -302,7 +326,7 @@ async fn once(
 struct Follow {
     shared: Arc<Shared>,
     caller: Caller,
-    request: Request,
+    permitted: Permitted,
     call: Call,
     is_noted: bool,
     _turn: Turn,
@@ -311,7 +335,7 @@ struct Follow {
 impl Follow {
     fn note(&mut self, result: &str) {
         self.is_noted = true;
-        note_change(&self.shared, &self.caller, &self.request, result);
+        note_change(&self.shared, &self.caller, &self.permitted.request, result);
     }
 }
 
@@ -331,6 +355,7 @@ fn lines(follow: Follow) -> Result<Response, Problem> {
             Ok(answer) => answer,
             Err(error) => Answer::Error(error.to_string()),
         };
+        let answer = follow.permitted.answer(&follow.shared, answer);
         let line = Bytes::from(api::encode_answer(&answer));
         let rest = match &answer {
             Answer::Ok(_) => {
@@ -362,7 +387,7 @@ fn note_change(shared: &Shared, caller: &Caller, request: &Request, result: &str
 }
 
 /// Notes what was asked, and what came of it.
-pub(super) fn note(shared: &Shared, caller: &Caller, request: &Request, result: &str) {
+pub(crate) fn note(shared: &Shared, caller: &Caller, request: &Request, result: &str) {
     let (what, of) = (api::name_of(request), subject(request));
     shared.audit.note(&caller.who.name, &caller.address.to_string(), &what, &of, result);
 }

@@ -32,11 +32,15 @@ pub(crate) struct Session {
     role: api::Role,
     /// Of the token, the password or the certificate.
     expires_unix_s: Option<u64>,
+    /// Of the VMs that one is limited to; left out of who is not.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    tags: Vec<String>,
 }
 
 impl From<&Who> for Session {
     fn from(who: &Who) -> Self {
-        Self { who: who.name.clone(), role: who.role, expires_unix_s: who.expires }
+        let tags = who.scope.tags().map(str::to_owned).collect();
+        Self { who: who.name.clone(), role: who.role, expires_unix_s: who.expires, tags }
     }
 }
 
@@ -64,17 +68,22 @@ pub(crate) async fn begin(
         }
         _ => return Err(Problem::bad_request("a log-in has a token, or a name and a password")),
     };
-    let random = random::<32>()
-        .map_err(|error| Problem::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))?;
-    let key = lock(&shared.sessions).begin(&who.name, &random, unix_s());
+    let cookie = cookie_of_session(&shared, &who)?;
     shared.audit.note(&who.name, &address.to_string(), "log in", "", "ok");
-    let secure = if shared.is_tls { "; Secure" } else { "" };
-    let cookie = format!("{COOKIE}={key}; Path=/; HttpOnly; SameSite=Strict{secure}");
     let mut response = Json(Session::from(&who)).into_response();
     if let Ok(cookie) = HeaderValue::try_from(cookie) {
         response.headers_mut().insert(header::SET_COOKIE, cookie);
     }
     Ok(response)
+}
+
+/// A session begins.
+pub(super) fn cookie_of_session(shared: &Shared, who: &Who) -> Result<String, Problem> {
+    let random = random::<32>()
+        .map_err(|error| Problem::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))?;
+    let key = lock(&shared.sessions).begin(&who.name, &random, unix_s());
+    let secure = if shared.is_tls { "; Secure" } else { "" };
+    Ok(format!("{COOKIE}={key}; Path=/; HttpOnly; SameSite=Strict{secure}"))
 }
 
 /// Somebody with a name and a password, which may be a token.

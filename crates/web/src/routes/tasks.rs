@@ -8,6 +8,7 @@ use axum::{Extension, Json};
 use gate::Task;
 
 use crate::admit::Caller;
+use crate::limited::task_of;
 use crate::problem::Problem;
 use crate::shared::{Shared, lock};
 
@@ -16,15 +17,18 @@ pub(crate) async fn list(
     Extension(caller): Extension<Caller>,
 ) -> Json<Vec<Task>> {
     let tasks = lock(&shared.tasks.tasks);
-    Json(tasks.list(&caller.who.name, caller.who.role).cloned().collect())
+    let all = tasks.list(&caller.who, &shared.tags()).cloned().collect::<Vec<_>>();
+    drop(tasks);
+    Json(all.into_iter().map(|task| task_of(&shared, &caller.who, task)).collect())
 }
 
-fn find(shared: &Shared, caller: &Caller, id: &str) -> Result<(u64, Task), Problem> {
+fn find(shared: &Arc<Shared>, caller: &Caller, id: &str) -> Result<(u64, Task), Problem> {
     let number = id.parse::<u64>().ok();
     let tasks = lock(&shared.tasks.tasks);
     let found = number.and_then(|number| {
-        tasks.get(number, &caller.who.name, caller.who.role).map(|task| (number, task.clone()))
+        tasks.get(number, &caller.who, &shared.tags()).map(|task| (number, task.clone()))
     });
+    let found = found.map(|(number, task)| (number, task_of(shared, &caller.who, task)));
     found.ok_or_else(|| Problem::not_found(format!("there is no task {id}, or not of yours")))
 }
 

@@ -1,16 +1,15 @@
 //! OTLP over HTTP: who is asked again, and when.
 
 use std::cell::Cell;
-use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use ureq::Agent;
 use ureq::http::HeaderMap;
-use ureq::tls::{PemItem, RootCerts, TlsConfig, parse_pem};
 
 use super::Collector;
+use crate::tls;
 
 const CONNECT_TIME: Duration = Duration::from_secs(3);
 const ANSWER_TIME: Duration = Duration::from_secs(10);
@@ -18,8 +17,6 @@ const ANSWER_TIME: Duration = Duration::from_secs(10);
 const ATTEMPTS: u32 = 5;
 /// Longest time between two of them, also if the collector wants more.
 const PAUSE_MAX: Duration = Duration::from_secs(30);
-/// Where Debian has the certificates of all authorities.
-const HOST_CERTIFICATES: &str = "/etc/ssl/certs/ca-certificates.crt";
 
 /// What a collector says.
 #[derive(Debug, Eq, PartialEq)]
@@ -60,23 +57,14 @@ pub(super) struct Sender {
 
 impl Sender {
     pub(super) fn new(collector: &Collector) -> Result<Self> {
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let mut tls = TlsConfig::builder().unversioned_rustls_crypto_provider(provider);
-        if collector.url.starts_with("https://") {
-            let path = collector.ca.clone().unwrap_or_else(|| HOST_CERTIFICATES.into());
-            let pem = std::fs::read(&path).with_context(|| path.display().to_string())?;
-            let certificates = parse_pem(&pem).filter_map(|item| match item {
-                Ok(PemItem::Certificate(certificate)) => Some(certificate),
-                _ => None,
-            });
-            tls = tls.root_certs(RootCerts::from(certificates.collect::<Vec<_>>()));
-        }
+        let is_https = collector.url.starts_with("https://");
+        let tls = tls::client(is_https, collector.ca.as_deref())?;
         let config = Agent::config_builder()
             .http_status_as_error(false)
             .timeout_connect(Some(CONNECT_TIME))
             .timeout_global(Some(ANSWER_TIME))
             .max_redirects(0)
-            .tls_config(tls.build());
+            .tls_config(tls);
         let (agent, url) = (config.build().into(), collector.url.clone());
         Ok(Self { agent, url, is_failing: Cell::new(false) })
     }

@@ -8,6 +8,7 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 use base64ct::{Base64, Encoding as _};
+use gate::Scope;
 use metrics::{Ask, Form, updates};
 use tokio::task::spawn_blocking;
 
@@ -82,19 +83,22 @@ async fn user(
             return Ok(None);
         };
         // Whoever was removed from the file is out, whatever sessions there are.
-        let known = shared.with_access(|it| it.named(&who, unix_s()).map(|it| it.role));
-        return Ok((known == Some(role)).then_some(who));
+        return Ok(door.is_known(&who, role).then_some(who));
     }
     let given = headers.get(header::AUTHORIZATION).and_then(|it| it.to_str().ok());
-    match given.and_then(|it| it.split_once(' ')) {
-        Some(("Bearer", token)) => by_token(shared, token.trim(), address).map(|it| Some(it.name)),
+    let who = match given.and_then(|it| it.split_once(' ')) {
+        Some(("Bearer", token)) => by_token(shared, token.trim(), address)?,
         Some(("Basic", coded)) => {
             let bytes = Base64::decode_vec(coded.trim()).unwrap_or_default();
             let text = String::from_utf8(bytes).unwrap_or_default();
             let (name, password) = text.split_once(':').unwrap_or_default();
-            let who = log_in(shared, name, password, &address.to_string()).await?;
-            Ok(Some(who.name))
+            log_in(shared, name, password, &address.to_string()).await?
         }
-        _ => Ok(None),
+        _ => return Ok(None),
+    };
+    if who.scope != Scope::Host {
+        let why = "not permitted: this tells of all VMs, and you are limited to VMs with a tag";
+        return Err(Problem::forbidden(why));
     }
+    Ok(Some(who.name))
 }

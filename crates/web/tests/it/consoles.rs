@@ -226,6 +226,31 @@ fn bytes_go_both_ways_until_the_guest_or_the_client_ends() {
 }
 
 #[test]
+fn a_limited_client_has_consoles_of_its_vms_for_as_long_as_they_are() {
+    let host = Host::new(&[]);
+    let socket = host._folder.path("sock");
+    crate::limited::tag(&host.web, &socket, &["add", "web-0", "team-a"]);
+    let bearer = format!("Bearer {}", crate::served::limited(Role::Admin));
+    let open = |path: &str| open(&host.web, path, &[("authorization", &bearer)]);
+    let deadline = Instant::now() + Duration::from_secs(30);
+    let mut console = loop {
+        match open("/v1/vms/web-0/console") {
+            Ok(console) => break console,
+            Err(error) => assert!(Instant::now() < deadline, "{error:?}"),
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    };
+    for path in ["/v1/vms/db-1/console", "/v1/vms/db-1/screen", "/v1/vms/2/console"] {
+        assert_eq!(open(path).unwrap_err().0, 404, "{path}");
+    }
+    assert_eq!(open("/v1/vms/db-1/console").unwrap_err().1, "db-1 is not a VM here");
+    let began = Instant::now();
+    crate::limited::tag(&host.web, &socket, &["remove", "web-0", "team-a"]);
+    assert_eq!(closed(&mut console), "you are not let in any more");
+    assert!(began.elapsed() < Duration::from_secs(6), "{:?}", began.elapsed());
+}
+
+#[test]
 fn a_client_that_breaks_off_leaves_its_place() {
     let host = Host::new(&[]);
     let open_all = || (0..8).map(|_| attach(&host.web, "/v1/vms/web-0/console", Role::Admin));

@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use api::Role;
-use gate::{Secret, Who, entry_line, hash_password};
+use gate::{Scope, Secret, Who, entry_line, hash_password};
 use serde_json::Value;
 use sim_daemon::{Population, SimDaemon, WorldConfig};
 use ureq::http::Response;
@@ -70,6 +70,19 @@ pub(crate) fn token(role: Role) -> String {
     secret(role).1
 }
 
+/// The token of the client with this role that is limited to VMs with the tag `team-a`.
+pub(crate) fn limited(role: Role) -> String {
+    Secret::token(&[role as u8 + 0x81; 32]).1
+}
+
+/// The line of that client, with these tags.
+pub(crate) fn limited_line(role: Role, tags: &[&str]) -> String {
+    let secret = Secret::token(&[role as u8 + 0x81; 32]).0;
+    let scope = Scope::Tagged(tags.iter().map(|&it| it.to_owned()).collect());
+    let name = format!("limited-{}", role.as_str());
+    entry_line(&Who { name, role, expires: None, scope }, &secret).unwrap()
+}
+
 pub(crate) struct Web {
     child: Child,
     pub(crate) url: String,
@@ -97,10 +110,13 @@ impl Web {
         let folder = Folder::new();
         let mut text = String::new();
         for role in Role::ALL {
-            let who = Who { name: role.as_str().to_owned(), role, expires: None };
+            let who =
+                Who { name: role.as_str().to_owned(), role, expires: None, scope: Scope::Host };
             text += &entry_line(&who, &secret(role).0).unwrap();
+            text += &limited_line(role, &["team-a"]);
         }
-        let ann = Who { name: "ann".to_owned(), role: Role::Operator, expires: None };
+        let ann =
+            Who { name: "ann".to_owned(), role: Role::Operator, expires: None, scope: Scope::Host };
         let hash = hash_password(PASSWORD, &[3; 16]).unwrap();
         text += &entry_line(&ann, &Secret::Password(hash)).unwrap();
         std::fs::write(folder.path("clients"), text).unwrap();
@@ -111,6 +127,8 @@ impl Web {
             .arg(socket)
             .arg("--clients")
             .arg(folder.path("clients"))
+            .arg("--tags")
+            .arg(folder.path("tags"))
             .arg("--log")
             .arg(folder.path("log"))
             .stderr(Stdio::piped())
@@ -128,6 +146,7 @@ impl Web {
             .http_status_as_error(false)
             .timeout_global(Some(Duration::from_secs(60)))
             .max_idle_connections(0)
+            .max_redirects(0)
             .build()
             .into();
         let web = Self { child, url, folder, agent };

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use api::Role;
-use gate::{Secret, Who, entry_line};
+use gate::{Scope, Secret, Who, entry_line};
 use local_door::Reports;
 use sim_daemon::{Population, SimDaemon, WorldConfig};
 
@@ -48,7 +48,7 @@ impl Remote {
         Population::at(&socket, 1).unwrap().make(5, |_| ()).unwrap();
         let client = |role: Role| {
             let (secret, token) = Secret::token(&[role as u8; 32]);
-            let who = Who { name: role.as_str().to_owned(), role, expires: None };
+            let who = Who { name: role.as_str().to_owned(), role, expires: None, scope: Scope::Host };
             (entry_line(&who, &secret).unwrap(), token)
         };
         let ((admin, token), (line, viewer)) = (client(Role::Admin), client(Role::Viewer));
