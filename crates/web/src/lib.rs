@@ -175,7 +175,7 @@ async fn serve(options: Serve) -> Result<()> {
             }
             ip => ip.to_string(),
         };
-        let door = Arc::new(Door::new(&shared, host, options.labels)?);
+        let door = Arc::new(Door::new(&shared, host, address.port(), options.labels)?);
         let follower = Arc::clone(&door);
         tokio::spawn(async move { follower.follow().await });
         Some(xenapi_door::router(door))

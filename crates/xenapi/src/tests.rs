@@ -1,5 +1,6 @@
 //! Calls as clients make them, with a daemon that is played.
 
+mod clients;
 mod events;
 
 use std::collections::BTreeMap;
@@ -75,6 +76,7 @@ impl World {
             host: HOST,
             hostname: "sim".to_owned(),
             address: "192.0.2.1".to_owned(),
+            authority: "192.0.2.1:8443".to_owned(),
             release: "0.1.0".to_owned(),
             started_unix_s: 1,
             booted_unix_s: 1,
@@ -187,7 +189,7 @@ fn whoever_calls_wrongly_is_told_how() {
         ("", &[]),
         ("session.get_all", &[]),
         ("VM.start", &[reference()]),
-        ("VM.snapshot", &[reference(), "x".into()]),
+        ("VM.snapshot_with_quiesce", &[reference(), "x".into()]),
         ("VM.set_tags", &[reference(), Value::Array(Vec::new())]),
         ("VM.set_PV_args", &[reference(), "quiet".into()]),
         ("VM.set_nothing", &[reference(), "x".into()]),
@@ -213,7 +215,7 @@ fn whoever_calls_wrongly_is_told_how() {
         (0): MESSAGE_METHOD_UNKNOWN
         session.get_all(0): MESSAGE_METHOD_UNKNOWN
         VM.start(1): RBAC_PERMISSION_DENIED
-        VM.snapshot(2): NOT_IMPLEMENTED
+        VM.snapshot_with_quiesce(2): NOT_IMPLEMENTED
         VM.set_tags(2): RBAC_PERMISSION_DENIED
         VM.set_PV_args(2): NOT_IMPLEMENTED
         VM.set_nothing(2): MESSAGE_METHOD_UNKNOWN
@@ -251,7 +253,8 @@ fn doors_beside_calls_know_sessions_and_consoles() {
     let text = console.as_str().expect("a reference");
     assert_eq!(world.facade.console(text), Some((VM, false)));
     let location = world.value("console.get_location", std::slice::from_ref(&console));
-    let uuid = location.as_str().and_then(|it| it.rsplit('=').next()).expect("it has one");
+    let (door, uuid) = location.as_str().and_then(|it| it.split_once('=')).expect("it has one");
+    assert_eq!(door, "https://192.0.2.1:8443/console?uuid");
     assert_eq!(world.facade.console(uuid), Some((VM, false)));
     assert_eq!(world.facade.console("x"), None);
 }

@@ -366,6 +366,13 @@ fn clients_of_xenapi_get_the_console_that_they_were_told_of() {
     assert_eq!(open(web, &with("OpaqueRef:none"), &[]).unwrap_err().0, 401);
     let unknown = open(web, &format!("/console?uuid=x&session_id={admin}"), &[]).unwrap_err();
     assert_eq!(unknown, (404, "x is not a console here".to_owned()));
+    // As Xen Orchestra's server does; a browser would send a cookie for a page of any site.
+    let cookie = ("cookie", &*format!("a=b; session_id={admin}"));
+    let bare = format!("/console{path}");
+    let sent = open(web, &bare, &[cookie, ("sec-websocket-protocol", "binary")]);
+    drop(sent.unwrap());
+    let of_page = [cookie, ("origin", "https://elsewhere.example")];
+    assert_eq!(open(web, &bare, &of_page).unwrap_err().0, 401);
     call("session.logout", json!([admin]));
     assert_eq!(closed(&mut socket), "you are not let in any more");
 }

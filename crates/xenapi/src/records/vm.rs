@@ -51,6 +51,7 @@ pub(crate) fn allowed(state: &str, vm: &VmObject, is_template: bool) -> Vec<&'st
             "pause",
             "suspend",
             "checkpoint",
+            "snapshot",
             "changing_dynamic_range",
             "changing_VCPUs_live",
         ],
@@ -150,6 +151,9 @@ impl View<'_> {
         draft.set("memory_target", memory);
         draft.set("VCPUs_max", sizes.vcpus_max);
         draft.set("VCPUs_at_startup", sizes.vcpus);
+        // The guest sees one socket. Xen Orchestra sets it, again and again, of VMs that do not say so.
+        let cores = sizes.vcpus_max.to_string();
+        draft.set("platform", Value::texts([("cores-per-socket", cores)]));
     }
 
     fn operations(&self, draft: &mut Draft, uuid: Uuid, vm: &VmObject, state: &str) {
@@ -208,9 +212,9 @@ impl View<'_> {
         let protocol = if has_screen { "rfb" } else { "vt100" };
         let uuid = derived(vm, "console", protocol);
         let mut draft = Draft::of(Class::Console, uuid);
-        let address = &self.identity.address;
+        let authority = &self.identity.authority;
         draft.set("protocol", protocol);
-        draft.set("location", format!("https://{address}/console?uuid={uuid}"));
+        draft.set("location", format!("https://{authority}/console?uuid={uuid}"));
         draft.point("VM", Some(vm));
         draft.finish(self.labels, records);
         uuid
@@ -234,7 +238,8 @@ impl View<'_> {
         let sizes = of.and_then(|it| it.config.as_ref());
         draft.set("domain_type", kind(sizes.map_or("", |it| it.kind.as_str())));
         self.sizes(&mut draft, sizes);
-        draft.set("allowed_operations", ["revert", "destroy"].into_iter().collect::<Value>());
+        let allowed = ["revert", "destroy", "hard_shutdown"];
+        draft.set("allowed_operations", allowed.into_iter().collect::<Value>());
         draft.point("metrics", Some(self.vm_metrics(uuid, sizes, None, records)));
         draft.finish(self.labels, records);
     }
