@@ -16,10 +16,10 @@ use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
-use xenapi::{Asking, Facade, Identity, Login, Moment, Outcome, Waiting, rpc};
+use xenapi::{Asking, Facade, Identity, Login, Moment, Outcome, Shown, Waiting, rpc};
 
 use crate::admit::{cookie, pace, peer, stranger};
-use crate::consoles::{Viewer, attach, upgrade_of};
+use crate::consoles::{Look, Viewer, attach, upgrade_of};
 use crate::problem::Problem;
 use crate::routes::{log_in, page, subject, value_of};
 use crate::running::Asks;
@@ -341,13 +341,14 @@ async fn console(door: &Arc<Door>, request: Request) -> Result<Response, Problem
         return Err(Problem::new(StatusCode::UNAUTHORIZED, "this session_id is not known"));
     };
     let found = lock(&door.facade).console(&name);
-    let (vm, is_screen) =
+    let (vm, shown) =
         found.ok_or_else(|| Problem::not_found(format!("{name} is not a console here")))?;
     let target = Target(vm.to_string());
-    let relay = if is_screen {
-        RelayRequest::Screen { target }
-    } else {
-        RelayRequest::Console { target, kind: None, number: 0 }
+    let text = |target| RelayRequest::Console { target, kind: None, number: 0 };
+    let (relay, look) = match shown {
+        Shown::Screen => (RelayRequest::Screen { target }, Look::Plain),
+        Shown::Text => (text(target), Look::Plain),
+        Shown::Drawn => (text(target), Look::Drawn),
     };
     let (mut parts, _) = request.into_parts();
     let upgrade = upgrade_of(WebSocketUpgrade::from_request_parts(&mut parts, &()).await)?;
@@ -358,7 +359,7 @@ async fn console(door: &Arc<Door>, request: Request) -> Result<Response, Problem
         user.is_ok_and(|it| it == (who.clone(), role)) && looks.is_known(&who, role)
     };
     let viewer = Viewer { asks, is_let_in: Box::new(is_let_in) };
-    attach(&door.shared, viewer, relay, upgrade).await
+    attach(&door.shared, viewer, relay, look, upgrade).await
 }
 
 /// The session in a cookie, which a browser would send for any page: browsers say which one that is.

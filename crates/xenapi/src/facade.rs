@@ -23,7 +23,7 @@ use crate::mirror::{Dirty, Mirror};
 use crate::model::Class;
 use crate::objects::{Group, Key, Objects, Records};
 use crate::polls::Polls;
-use crate::records::{View, checkpoint_uuid};
+use crate::records::{Shown, View, checkpoint_uuid, console_uuid};
 use crate::refs::{opaque, uuid_in};
 use crate::rpc::Call;
 use crate::session::{Session, Sessions};
@@ -356,13 +356,14 @@ impl Facade {
         Ok((session.who, session.role))
     }
 
-    /// The VM of a console, by the console's UUID or reference, and whether it is a screen.
+    /// The VM of a console, by the console's UUID or reference, and what there is to see.
     #[must_use]
-    pub fn console(&self, name: &str) -> Option<(Uuid, bool)> {
+    pub fn console(&self, name: &str) -> Option<(Uuid, Shown)> {
         let uuid = name.parse().ok().or_else(|| uuid_in(name))?;
         let record = self.objects.get((Class::Console, uuid))?;
         let vm = record.get("VM").and_then(Value::as_str).and_then(uuid_in)?;
-        Some((vm, record.get("protocol") == Some(&Value::from("rfb"))))
+        let shown = Shown::ALL.into_iter().find(|it| console_uuid(vm, *it) == uuid)?;
+        Some((vm, shown))
     }
 
     /// Something has changed, or the time is over.

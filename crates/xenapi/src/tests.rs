@@ -14,7 +14,7 @@ use serde_json::Value as Json;
 use xen::Uuid;
 
 use crate::rpc::Call;
-use crate::{Facade, Identity, Moment, Outcome, Value, opaque};
+use crate::{Facade, Identity, Moment, Outcome, Shown, Value, opaque};
 
 const VM: Uuid = Uuid([1; 16]);
 const HOST: Uuid = Uuid([0x42; 16]);
@@ -249,13 +249,20 @@ fn doors_beside_calls_know_sessions_and_consoles() {
     assert_eq!(world.facade.user(&session, now), Ok(("ann".to_owned(), Role::Operator)));
     assert!(world.facade.user("OpaqueRef:NULL", now).is_err());
     let consoles = world.value("VM.get_consoles", &[reference()]);
-    let console = consoles.as_array().expect("a list")[0].clone();
-    let text = console.as_str().expect("a reference");
-    assert_eq!(world.facade.console(text), Some((VM, false)));
+    let consoles = consoles.as_array().expect("a list").to_vec();
+    let mut of = |console: &Value| {
+        let protocol = world.value("console.get_protocol", std::slice::from_ref(console));
+        let text = console.as_str().expect("a reference");
+        (protocol, world.facade.console(text))
+    };
+    // Xen Orchestra's page takes the first, and its server one that is a screen.
+    let console = consoles[0].clone();
+    assert_eq!(of(&console), ("rfb".into(), Some((VM, Shown::Drawn))));
+    assert_eq!(of(&consoles[1]), ("vt100".into(), Some((VM, Shown::Text))));
     let location = world.value("console.get_location", std::slice::from_ref(&console));
     let (door, uuid) = location.as_str().and_then(|it| it.split_once('=')).expect("it has one");
     assert_eq!(door, "https://192.0.2.1:8443/console?uuid");
-    assert_eq!(world.facade.console(uuid), Some((VM, false)));
+    assert_eq!(world.facade.console(uuid), Some((VM, Shown::Drawn)));
     assert_eq!(world.facade.console("x"), None);
 }
 

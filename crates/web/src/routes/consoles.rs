@@ -10,7 +10,7 @@ use axum::response::Response;
 
 use super::objects::{uuid_of, value_of};
 use crate::admit::Caller;
-use crate::consoles::{Viewer, attach, upgrade_of};
+use crate::consoles::{Look, Viewer, attach, upgrade_of};
 use crate::problem::Problem;
 use crate::shared::{Shared, lock, unix_s};
 
@@ -40,7 +40,7 @@ pub(crate) async fn console(
         })?,
     };
     let request = RelayRequest::Console { target: target(&shared, vm), kind, number };
-    attach(&shared, viewer(&shared, caller), request, upgrade_of(upgrade)?).await
+    attach(&shared, viewer(&shared, caller), request, Look::Plain, upgrade_of(upgrade)?).await
 }
 
 /// `GET /v1/vms/{vm}/screen`.
@@ -51,7 +51,7 @@ pub(crate) async fn screen(
     upgrade: Upgrade,
 ) -> Result<Response, Problem> {
     let request = RelayRequest::Screen { target: target(&shared, vm) };
-    attach(&shared, viewer(&shared, caller), request, upgrade_of(upgrade)?).await
+    attach(&shared, viewer(&shared, caller), request, Look::Plain, upgrade_of(upgrade)?).await
 }
 
 /// A VM that was made just now may not be known here yet.

@@ -12,6 +12,28 @@ use crate::value::Value;
 const MIB: u64 = 1 << 20;
 const KIB: u64 = 1 << 10;
 
+/// What is behind a console.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Shown {
+    /// A screen that the VM has.
+    Screen,
+    /// The text of a terminal.
+    Text,
+    /// That text on a screen that is made for it: most clients know screens alone.
+    Drawn,
+}
+
+impl Shown {
+    pub(crate) const ALL: [Self; 3] = [Self::Screen, Self::Drawn, Self::Text];
+
+    fn protocol(self) -> &'static str {
+        match self {
+            Self::Screen | Self::Drawn => "rfb",
+            Self::Text => "vt100",
+        }
+    }
+}
+
 /// The four states of XenAPI.
 pub(crate) fn power_state(vm: &VmObject) -> &'static str {
     match vm.state.as_str() {
@@ -101,8 +123,11 @@ impl View<'_> {
         let devices = self.devices(uuid, vm, records);
         draft.point_all("VBDs", devices.vbds);
         draft.point_all("VIFs", devices.vifs);
-        let console = domid.map(|_| self.console(uuid, devices.has_screen, records));
-        draft.point_all("consoles", console);
+        // Many clients take the first.
+        let screen = if devices.has_screen { Shown::Screen } else { Shown::Drawn };
+        let consoles =
+            domid.map(|_| [screen, Shown::Text].map(|it| self.console(uuid, it, records)));
+        draft.point_all("consoles", consoles.into_iter().flatten());
         let checkpoints = self.mirror.checkpoints.get(&uuid).into_iter().flatten();
         draft.point_all("snapshots", checkpoints.map(|row| checkpoint_uuid(uuid, &row.name)));
         draft.finish(self.labels, records);
@@ -208,12 +233,11 @@ impl View<'_> {
         uuid
     }
 
-    fn console(&self, vm: Uuid, has_screen: bool, records: &mut Records) -> Uuid {
-        let protocol = if has_screen { "rfb" } else { "vt100" };
-        let uuid = derived(vm, "console", protocol);
+    fn console(&self, vm: Uuid, shown: Shown, records: &mut Records) -> Uuid {
+        let uuid = console_uuid(vm, shown);
         let mut draft = Draft::of(Class::Console, uuid);
         let authority = &self.identity.authority;
-        draft.set("protocol", protocol);
+        draft.set("protocol", shown.protocol());
         draft.set("location", format!("https://{authority}/console?uuid={uuid}"));
         draft.point("VM", Some(vm));
         draft.finish(self.labels, records);
@@ -251,6 +275,11 @@ impl View<'_> {
         }
         devices
     }
+}
+
+/// The UUID of a VM's console.
+pub(crate) fn console_uuid(vm: Uuid, shown: Shown) -> Uuid {
+    derived(vm, "console", &format!("{shown:?}"))
 }
 
 /// The UUID of a VM's checkpoint.
