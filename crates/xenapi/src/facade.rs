@@ -222,7 +222,10 @@ impl Facade {
 
     /// What the daemon has answered.
     pub fn learn(&mut self, request: &Request, reply: &Reply) {
-        let dirty = self.mirror.learn(request, reply);
+        let mut dirty = self.mirror.learn(request, reply);
+        if let Request::Storage(StorageRequest::VdiDestroy { vdi }) = request {
+            dirty.vms.extend(self.labels.forget_disk(vdi));
+        }
         self.refresh(dirty);
     }
 

@@ -133,3 +133,21 @@ fn a_vm_that_is_down_does_not_keep_a_disk_that_is_gone() {
     let done = world.facade.answered(asking, vec![Ok(Reply::Done)], now);
     assert_eq!(done, Outcome::Reply(Ok(Value::void())));
 }
+
+/// The same of a disk that a VM could plug.
+#[test]
+fn nobody_can_plug_a_disk_that_is_gone() {
+    let mut world = World::new(Role::Admin);
+    let vdi = world.value("VDI.get_by_name_label", &["spare".into()]);
+    let vdi = vdi.as_array().expect("a list")[0].clone();
+    let record = BTreeMap::from([("VM".to_owned(), reference()), ("VDI".to_owned(), vdi.clone())]);
+    let vbd = [world.value("VBD.create", &[Value::Map(record)])];
+    let Outcome::Ask(asking) = world.call("VDI.destroy", &[vdi]) else {
+        panic!("the daemon is asked")
+    };
+    let list = Reply::Vdis(VdiList { vdis: Vec::new(), problems: Vec::new() });
+    let now = world.now_unix_ms;
+    let done = world.facade.answered(asking, vec![Ok(Reply::Done), Ok(list)], now);
+    assert_eq!(done, Outcome::Reply(Ok(Value::void())));
+    assert_eq!(world.short("VBD.get_record", &vbd), "HANDLE_INVALID");
+}
