@@ -13,7 +13,7 @@ use serde::Deserialize;
 use lab::workspace;
 
 /// Crates that never touch the operating system.
-const PURE: [&str; 15] = [
+const PURE: [&str; 16] = [
     "live",
     "gate",
     "metrics",
@@ -22,6 +22,7 @@ const PURE: [&str; 15] = [
     "xenstore",
     "xen-build",
     "storage",
+    "text-screen",
     "timeline",
     "migrate",
     "toolstack",
@@ -32,11 +33,25 @@ const PURE: [&str; 15] = [
 ];
 
 /// Who may depend on which crates of the workspace. Dev-dependencies are free.
-const EDGES: [(&str, &[&str]); 34] = [
+const EDGES: [(&str, &[&str]); 35] = [
     ("live", &[]),
     ("gate", &["api"]),
     ("metrics", &["api"]),
-    ("web", &["api", "gate", "live", "metrics", "service-manager", "timeline", "xen", "xenapi"]),
+    ("text-screen", &[]),
+    (
+        "web",
+        &[
+            "api",
+            "gate",
+            "live",
+            "metrics",
+            "service-manager",
+            "text-screen",
+            "timeline",
+            "xen",
+            "xenapi",
+        ],
+    ),
     ("disk-image", &[]),
     ("xen", &[]),
     ("xenstore", &["xen"]),

@@ -92,6 +92,8 @@ pub struct History {
     vms: BTreeMap<String, Vm>,
     before: Before,
     last_s: u64,
+    /// CPUs of the host.
+    cpus: u64,
 }
 
 impl Default for History {
@@ -103,11 +105,16 @@ impl Default for History {
             vms: BTreeMap::new(),
             before: Before::default(),
             last_s: 0,
+            cpus: 0,
         }
     }
 }
 
 impl History {
+    pub(crate) fn cpus(&self) -> u64 {
+        self.cpus
+    }
+
     #[must_use]
     pub fn vms(&self) -> usize {
         self.vms.len()
@@ -137,6 +144,7 @@ impl History {
             (whole > 0.0).then(|| (number(busy_ns) / whole).clamp(0.0, 1.0))
         };
         if let Some(host) = sample.host {
+            self.cpus = host.cpus;
             let total_ns = busy.values().fold(0, |sum: u64, ns| sum.saturating_add(*ns));
             if let Some(cpu) = (!busy.is_empty()).then(|| share(total_ns, host.cpus)).flatten() {
                 self.cpu.put(now_s, cpu);

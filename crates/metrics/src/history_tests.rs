@@ -211,7 +211,10 @@ fn updates_are_as_clients_of_xapi_read_them() {
     let text = updates(&history, &ask(BEGAN_S + 5, 5), Form::Json);
     let said: Value = serde_json::from_str(&text).unwrap();
     let meta = &said["meta"];
-    assert_eq!((&meta["step"], &meta["rows"], &meta["columns"]), (&5.into(), &3.into(), &7.into()));
+    assert_eq!(
+        (&meta["step"], &meta["rows"], &meta["columns"]),
+        (&5.into(), &3.into(), &13.into())
+    );
     assert_eq!(
         (meta["start"].as_u64(), meta["end"].as_u64()),
         (Some(BEGAN_S + 10), Some(BEGAN_S + 20))
@@ -224,12 +227,16 @@ fn updates_are_as_clients_of_xapi_read_them() {
     assert_eq!(said["data"][0]["t"], meta["end"], "the newest first");
     assert_eq!(said["data"][0]["values"][at], "0.1");
     assert!(legend.contains(&"AVERAGE:host:h:memory_free_kib"));
+    // CPUs are known together only.
+    let all = legend.iter().position(|it| *it == "AVERAGE:host:h:cpu_avg").unwrap();
+    let last = legend.iter().position(|it| *it == "AVERAGE:host:h:cpu3").unwrap();
+    assert_eq!(said["data"][0]["values"][last], said["data"][0]["values"][all]);
     let free = legend.iter().position(|it| it.ends_with("memory_free_kib")).unwrap();
     assert_eq!(said["data"][0]["values"][free], "524288");
     // Of one VM, without the host.
     let alone = Ask { host: None, vm: Some(row(1, 0).uuid), ..ask(0, 5) };
     let said: Value = serde_json::from_str(&updates(&history, &alone, Form::Json)).unwrap();
-    assert_eq!(said["meta"]["columns"], 2);
+    assert_eq!(said["meta"]["columns"], 3);
     // So long ago only the coarsest reaches, and of today it has nothing whole.
     assert_eq!(said["meta"]["step"], 86_400);
     assert_eq!(said["data"][0]["values"][0], "NaN");
@@ -242,8 +249,9 @@ fn the_classic_form_has_the_same() {
     let uuid = row(2, 0).uuid;
     let expected = format!(
         "<?xml version=\"1.0\"?><xport><meta><start>{t}</start><step>5</step><end>{t}</end><rows>1</rows>\
-         <columns>2</columns><legend><entry>AVERAGE:vm:{uuid}:cpu_usage</entry><entry>AVERAGE:vm:{uuid}:memory</entry>\
-         </legend></meta><data><row><t>{t}</t><v>0.1</v><v>1048576</v></row></data></xport>",
+         <columns>3</columns><legend><entry>AVERAGE:vm:{uuid}:cpu_usage</entry><entry>AVERAGE:vm:{uuid}:cpu0</entry>\
+         <entry>AVERAGE:vm:{uuid}:memory</entry>\
+         </legend></meta><data><row><t>{t}</t><v>0.1</v><v>0.1</v><v>1048576</v></row></data></xport>",
         t = BEGAN_S + 10,
     );
     assert_eq!(updates(&history, &ask, Form::Xml), expected);

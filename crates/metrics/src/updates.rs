@@ -32,13 +32,16 @@ pub struct Ask {
     pub vm: Option<String>,
 }
 
-/// A column: how it is called, and by what its values are multiplied.
+/// So many CPUs of the host are told of, at most.
+const CPUS_MAX: u64 = 1024;
+
+/// Columns of the same values: how they are called, and by what the values are multiplied.
 struct Column {
-    legend: String,
+    legends: Vec<String>,
     factor: f32,
 }
 
-fn column(entity: &Entity<'_>, name: &str, host: &str) -> Column {
+fn column(entity: &Entity<'_>, name: &str, host: &str, cpus: u64) -> Column {
     let (legend, factor) = match (entity.of, name) {
         (Of::Host, "cpu") => (format!("host:{host}:cpu_avg"), 1.0),
         (Of::Host, "memory") => (format!("host:{host}:memory_total_kib"), 1.0 / 1024.0),
@@ -47,7 +50,16 @@ fn column(entity: &Entity<'_>, name: &str, host: &str) -> Column {
         (Of::Vm(uuid), "cpu") => (format!("vm:{uuid}:cpu_usage"), 1.0),
         (Of::Vm(uuid), other) => (format!("vm:{uuid}:{other}"), 1.0),
     };
-    Column { legend: format!("AVERAGE:{legend}"), factor }
+    let mut legends = vec![format!("AVERAGE:{legend}")];
+    // Clients draw the average or the sum of single CPUs. We know them together: each is told as all are.
+    if name == "cpu" {
+        match entity.of {
+            Of::Host => legends
+                .extend((0..cpus.min(CPUS_MAX)).map(|cpu| format!("AVERAGE:host:{host}:cpu{cpu}"))),
+            Of::Vm(uuid) => legends.push(format!("AVERAGE:vm:{uuid}:cpu0")),
+        }
+    }
+    Column { legends, factor }
 }
 
 /// The finest archive that is no finer than asked for and goes back far enough, or the coarsest.
@@ -73,12 +85,13 @@ pub fn updates(history: &History, ask: &Ask, form: Form) -> String {
     let entities: Vec<_> = vms.into_iter().chain(host).collect();
     let named = |it: &Entity<'_>| -> Vec<Column> {
         let host = ask.host.as_deref().unwrap_or_default();
-        it.names().map(|name| column(it, name, host)).collect()
+        it.names().map(|name| column(it, name, host, history.cpus())).collect()
     };
     let columns: Vec<_> = entities.iter().flat_map(named).collect();
     let slots = archive.slots(ask.start_unix_s, now_s);
     let rows = slots.clone().count();
-    let legends: Vec<_> = columns.iter().map(|it| &*it.legend).collect();
+    let legends: Vec<_> =
+        columns.iter().flat_map(|it| it.legends.iter().map(String::as_str)).collect();
     let meta = Meta {
         start: archive.end_of(*slots.start()),
         step: archive.step_s,
@@ -89,7 +102,10 @@ pub fn updates(history: &History, ask: &Ask, form: Form) -> String {
     let mut out = form.begin(&meta);
     for (at, slot) in slots.rev().enumerate() {
         let values = entities.iter().flat_map(|it| it.at(archive, slot));
-        let values = values.zip(&columns).map(|(value, column)| value.map(|it| it * column.factor));
+        let values = values.zip(&columns).flat_map(|(value, column)| {
+            let value = value.map(|it| it * column.factor);
+            std::iter::repeat_n(value, column.legends.len())
+        });
         form.row(&mut out, at == 0, archive.end_of(slot), values);
     }
     out.push_str(form.end());

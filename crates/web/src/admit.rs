@@ -131,7 +131,7 @@ fn identify(shared: &Shared, headers: &HeaderMap, peer: &Peer) -> Result<Option<
             given.to_str().ok().and_then(|it| it.strip_prefix("Bearer ")).unwrap_or_default();
         return by_token(shared, token.trim(), peer.address).map(|who| known(who, None));
     }
-    if let Some(key) = cookie(headers) {
+    if let Some(key) = cookie(headers, COOKIE) {
         let name = lock(&shared.sessions).go_on(&key, now_s).map(str::to_owned);
         // Whoever was removed from the file is out, whatever sessions there are.
         let who = name.and_then(|name| shared.with_access(|it| it.named(&name, now_s).cloned()));
@@ -163,12 +163,9 @@ pub(crate) fn by_token(shared: &Shared, token: &str, address: IpAddr) -> Result<
     Err(Problem::new(StatusCode::UNAUTHORIZED, "this token is not known, or has expired"))
 }
 
-fn cookie(headers: &HeaderMap) -> Option<String> {
-    cookie_named(headers, COOKIE)
-}
-
-pub(crate) fn cookie_named(headers: &HeaderMap, wanted: &str) -> Option<String> {
+/// The value of a cookie.
+pub(crate) fn cookie(headers: &HeaderMap, name: &str) -> Option<String> {
     let cookies = headers.get_all(header::COOKIE).iter().filter_map(|it| it.to_str().ok());
     let pairs = cookies.flat_map(|it| it.split(';')).filter_map(|it| it.trim().split_once('='));
-    pairs.into_iter().find(|(name, _)| *name == wanted).map(|(_, value)| value.to_owned())
+    pairs.into_iter().find(|(key, _)| *key == name).map(|(_, value)| value.to_owned())
 }

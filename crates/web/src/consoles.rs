@@ -11,6 +11,7 @@ use axum::extract::ws::{CloseFrame, Message, WebSocket, close_code};
 use axum::http::StatusCode;
 use axum::response::Response;
 use futures_util::{Sink, SinkExt as _, Stream, StreamExt as _};
+use text_screen::TextScreen;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::UnixStream;
 use tokio::time::{interval, timeout};
@@ -51,11 +52,21 @@ pub(crate) fn upgrade_of(
     })
 }
 
+/// How a client is to see it.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Look {
+    /// Byte by byte.
+    Plain,
+    /// A text console, as a screen.
+    Drawn,
+}
+
 /// Opens a console or a screen, and hands it to the client. What it cannot be opened for is an answer as to other requests.
 pub(crate) async fn attach(
     shared: &Arc<Shared>,
     viewer: Viewer,
     request: Request,
+    look: Look,
     upgrade: WebSocketUpgrade,
 ) -> Result<Response, Problem> {
     let (what, of) = (api::name_of(&request), subject(&request));
@@ -79,11 +90,50 @@ pub(crate) async fn attach(
         .protocols([SUBPROTOCOL])
         .max_message_size(MESSAGE_BYTES_MAX)
         .max_frame_size(MESSAGE_BYTES_MAX);
+    let console = match look {
+        Look::Plain => console,
+        Look::Drawn => drawn(console)?,
+    };
     Ok(upgrade.on_upgrade(move |socket| async move {
         let why = relay(socket, console, &*is_let_in).await;
         note(&format!("closed after {} s: {why}", began.elapsed().as_secs()));
         drop(seat);
     }))
+}
+
+/// The other end of a screen on which a text console is drawn until either side hangs up.
+fn drawn(console: UnixStream) -> Result<UnixStream, Problem> {
+    let (ours, theirs) = UnixStream::pair()
+        .map_err(|error| Problem::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))?;
+    tokio::spawn(async move { draw(console, ours).await });
+    Ok(theirs)
+}
+
+async fn draw(mut guest: UnixStream, mut viewer: UnixStream) -> std::io::Result<()> {
+    let mut screen = TextScreen::new();
+    let (mut from_guest, mut from_viewer) = (vec![0; READ_BYTES], vec![0; READ_BYTES]);
+    viewer.write_all(screen.greeting()).await?;
+    loop {
+        let said = tokio::select! {
+            read = guest.read(&mut from_guest) => match read? {
+                0 => return Ok(()),
+                count => screen.guest_says(&from_guest[..count]),
+            },
+            read = viewer.read(&mut from_viewer) => match read? {
+                0 => return Ok(()),
+                count => match screen.viewer_says(&from_viewer[..count]) {
+                    Ok(said) => said,
+                    Err(_) => return Ok(()),
+                },
+            },
+        };
+        // Neither is read on before both have taken that, so that nothing is kept of what comes.
+        let told = async {
+            guest.write_all(&said.to_guest).await?;
+            viewer.write_all(&said.to_viewer).await
+        };
+        timeout(SILENCE_MAX, told).await??;
+    }
 }
 
 /// Until either side ends; says why.

@@ -216,7 +216,7 @@ fn facade(
         }
         ip => ip.to_string(),
     };
-    let door = Arc::new(Door::new(shared, host, labels)?);
+    let door = Arc::new(Door::new(shared, host, address.port(), labels)?);
     let follower = Arc::clone(&door);
     tokio::spawn(async move { follower.follow().await });
     Ok(xenapi_door::router(door))

@@ -12,15 +12,15 @@ use api::{Answer, RelayRequest, Request as ApiRequest, Role, Target};
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{FromRequestParts as _, Request, State, WebSocketUpgrade};
-use axum::http::{HeaderValue, Method, StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use gate::{Scope, Who};
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
-use xenapi::{Asking, Facade, Identity, Login, Moment, Outcome, Waiting, rpc};
+use xenapi::{Asking, Facade, Identity, Login, Moment, Outcome, Shown, Waiting, rpc};
 
-use crate::admit::{pace, peer, stranger};
-use crate::consoles::{Viewer, attach, upgrade_of};
+use crate::admit::{cookie, pace, peer, stranger};
+use crate::consoles::{Look, Viewer, attach, upgrade_of};
 use crate::problem::Problem;
 use crate::routes::{log_in, page, subject, value_of};
 use crate::running::Asks;
@@ -32,6 +32,8 @@ const POLL: Duration = Duration::from_millis(200);
 const RETRY: Duration = Duration::from_millis(500);
 /// Calls that are answered or waited for at a time.
 const CALLS_MAX: usize = 1024;
+/// The usual port.
+const HTTPS: u16 = 443;
 /// Of a client's words in an error.
 const WHY: &str = "malformed";
 
@@ -52,6 +54,7 @@ impl Door {
     pub(crate) fn new(
         shared: &Arc<Shared>,
         address: String,
+        port: u16,
         labels: Option<PathBuf>,
     ) -> Result<Self> {
         let kept = match &labels {
@@ -64,6 +67,7 @@ impl Door {
         let identity = Identity {
             host: host_uuid(),
             hostname: uname.nodename().to_string_lossy().into_owned(),
+            authority: authority(&address, port),
             address,
             release: env!("CARGO_PKG_VERSION").to_owned(),
             started_unix_s: now_s,
@@ -325,26 +329,29 @@ async fn answer(door: &Arc<Door>, request: Request) -> Result<Response, Problem>
     Ok(response)
 }
 
-/// `GET /console?uuid=..&session_id=..`: a console or a screen, by WebSocket. The session is named in the query, so that no
-/// page of another site can use it.
+/// `GET /console?uuid=..&session_id=..`: a console or a screen, by WebSocket. A page names its session in the query, so
+/// that no other site can use it; programs, Xen Orchestra's server for one, may send it as a cookie.
 async fn console(door: &Arc<Door>, request: Request) -> Result<Response, Problem> {
     let peer = peer(&request)?;
     let query = request.uri().query().unwrap_or_default();
     let value = |key| value_of(query, key).unwrap_or_default();
-    let (session, name) = (value("session_id"), value_of(query, "uuid").unwrap_or(value("ref")));
+    let session = value_of(query, "session_id").or_else(|| sent_session(request.headers()));
+    let session = session.unwrap_or_default();
+    let name = value_of(query, "uuid").unwrap_or(value("ref"));
     let is_out = door.may_come(&session, &peer)?.is_some();
     let user = door.with(|facade| facade.user(&session, unix_ms()));
     let Some((who, role)) = user.ok().filter(|_| !is_out) else {
         return Err(Problem::new(StatusCode::UNAUTHORIZED, "this session_id is not known"));
     };
     let found = lock(&door.facade).console(&name);
-    let (vm, is_screen) =
+    let (vm, shown) =
         found.ok_or_else(|| Problem::not_found(format!("{name} is not a console here")))?;
     let target = Target(vm.to_string());
-    let relay = if is_screen {
-        RelayRequest::Screen { target }
-    } else {
-        RelayRequest::Console { target, kind: None, number: 0 }
+    let text = |target| RelayRequest::Console { target, kind: None, number: 0 };
+    let (relay, look) = match shown {
+        Shown::Screen => (RelayRequest::Screen { target }, Look::Plain),
+        Shown::Text => (text(target), Look::Plain),
+        Shown::Drawn => (text(target), Look::Drawn),
     };
     let (mut parts, _) = request.into_parts();
     let upgrade = upgrade_of(WebSocketUpgrade::from_request_parts(&mut parts, &()).await)?;
@@ -355,7 +362,19 @@ async fn console(door: &Arc<Door>, request: Request) -> Result<Response, Problem
         user.is_ok_and(|it| it == (who.clone(), role)) && looks.is_known(&who, role)
     };
     let viewer = Viewer { asks, is_let_in: Box::new(is_let_in) };
-    attach(&door.shared, viewer, ApiRequest::Relay(relay), upgrade).await
+    attach(&door.shared, viewer, ApiRequest::Relay(relay), look, upgrade).await
+}
+
+/// The session in a cookie, which a browser would send for any page: browsers say which one that is.
+fn sent_session(headers: &HeaderMap) -> Option<String> {
+    let is_browser = headers.contains_key(header::ORIGIN);
+    cookie(headers, "session_id").filter(|_| !is_browser)
+}
+
+/// An address and a port as they are in a URL.
+fn authority(address: &str, port: u16) -> String {
+    let host = if address.contains(':') { format!("[{address}]") } else { address.to_owned() };
+    if port == HTTPS { host } else { format!("{host}:{port}") }
 }
 
 /// The host's, which stays the same: it follows from the machine's own, which is not for others to know.

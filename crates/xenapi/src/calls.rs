@@ -159,7 +159,10 @@ fn start(
         name: format!("Async.{}", ctx.method),
         description: String::new(),
         who: ctx.session.who.clone(),
-        doer: if ctx.method == "VM.checkpoint" { Doer::Patient } else { Doer::Call },
+        doer: match ctx.method {
+            "VM.checkpoint" | "VM.snapshot" => Doer::Patient,
+            _ => Doer::Call,
+        },
         works_on,
         status: Status::Pending,
         progress: 0.0,

@@ -23,7 +23,7 @@ use crate::mirror::{Dirty, Mirror};
 use crate::model::Class;
 use crate::objects::{Group, Key, Objects, Records};
 use crate::polls::Polls;
-use crate::records::{View, checkpoint_uuid};
+use crate::records::{Shown, View, checkpoint_uuid, console_uuid};
 use crate::refs::{opaque, uuid_in};
 use crate::rpc::Call;
 use crate::session::{Session, Sessions};
@@ -37,8 +37,10 @@ pub struct Identity {
     /// The same for ever: references to the host and to what has no UUID of its own follow from it.
     pub host: Uuid,
     pub hostname: String,
-    /// Where clients find consoles and the like.
+    /// What clients take for the host's; some ask it for consoles and the like at the usual port of HTTPS.
     pub address: String,
+    /// The same as it is in a URL, with the port if that is another one.
+    pub authority: String,
     pub release: String,
     /// When the shell began, and when the host did.
     pub started_unix_s: u64,
@@ -87,12 +89,14 @@ pub struct Asking {
 pub(crate) enum Then {
     /// The value, as soon as the model shows what was done.
     Settle(Settled, Value),
-    /// The checkpoint of this VM, whose name the daemon has told.
-    Checkpointed(Uuid),
+    /// The checkpoint of this VM, whose name the daemon has told, and what the client calls it.
+    Checkpointed(Uuid, String),
     /// The text that the daemon has told.
     Text,
     /// The VM is defined again with these changes of its configuration, which the daemon has told.
     Define(Uuid, Vec<String>, Box<Then>),
+    /// More is asked for.
+    Ask(Vec<Request>, Box<Then>),
     /// It has failed, and what was made for it is gone again.
     Fail(Failure),
 }
@@ -218,7 +222,10 @@ impl Facade {
 
     /// What the daemon has answered.
     pub fn learn(&mut self, request: &Request, reply: &Reply) {
-        let dirty = self.mirror.learn(request, reply);
+        let mut dirty = self.mirror.learn(request, reply);
+        if let Request::Storage(StorageRequest::VdiDestroy { vdi }) = request {
+            dirty.vms.extend(self.labels.forget_disk(vdi));
+        }
         self.refresh(dirty);
     }
 
@@ -307,6 +314,10 @@ impl Facade {
                 let then = *then;
                 return Outcome::Ask(Asking { requests, who, role, about, then, task, made });
             }
+            (Then::Ask(requests, then), _) => {
+                let then = *then;
+                return Outcome::Ask(Asking { requests, who, role, about, then, task, made });
+            }
             (then, last) => self.follow_up(then, last),
         };
         let deadline_unix_ms = now_unix_ms + SETTLE_MS;
@@ -322,12 +333,17 @@ impl Facade {
         task.is_some_and(|it| it.status == Status::Cancelling)
     }
 
-    fn follow_up(&self, then: Then, last: Option<Reply>) -> (Settled, Value) {
+    fn follow_up(&mut self, then: Then, last: Option<Reply>) -> (Settled, Value) {
         match (then, last) {
             (Then::Settle(settled, value), _) => (settled, value),
-            (Then::Checkpointed(vm), Some(Reply::Checkpointed { name })) => {
-                let uuid = checkpoint_uuid(vm, &name);
-                (Settled::There((Class::Vm, uuid)), opaque(uuid).into())
+            (Then::Checkpointed(vm, label), Some(Reply::Checkpointed { name })) => {
+                let key = (Class::Vm, checkpoint_uuid(vm, &name));
+                if label != name {
+                    // It is there all the same if there is no room for that.
+                    let _is_full = self.labels.set(key, "name_label", label.into());
+                    self.relabel(key);
+                }
+                (Settled::There(key), opaque(key.1).into())
             }
             (Then::Text, Some(Reply::Text(text))) => (Settled::Now, text.into()),
             _ => (Settled::Now, Value::void()),
@@ -343,13 +359,14 @@ impl Facade {
         Ok((session.who, session.role))
     }
 
-    /// The VM of a console, by the console's UUID or reference, and whether it is a screen.
+    /// The VM of a console, by the console's UUID or reference, and what there is to see.
     #[must_use]
-    pub fn console(&self, name: &str) -> Option<(Uuid, bool)> {
+    pub fn console(&self, name: &str) -> Option<(Uuid, Shown)> {
         let uuid = name.parse().ok().or_else(|| uuid_in(name))?;
         let record = self.objects.get((Class::Console, uuid))?;
         let vm = record.get("VM").and_then(Value::as_str).and_then(uuid_in)?;
-        Some((vm, record.get("protocol") == Some(&Value::from("rfb"))))
+        let shown = Shown::ALL.into_iter().find(|it| console_uuid(vm, *it) == uuid)?;
+        Some((vm, shown))
     }
 
     /// Something has changed, or the time is over.

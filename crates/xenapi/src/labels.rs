@@ -12,6 +12,7 @@ use crate::failure::Failure;
 use crate::jsonrpc;
 use crate::model::{Class, Kind};
 use crate::objects::Key;
+use crate::spec::Spec;
 use crate::value::{Record, Value};
 
 /// Bytes of the labels of one object, at most.
@@ -80,6 +81,15 @@ impl Labels {
         let before = self.devices.len();
         self.devices.retain(|(of, _, _), _| *of != vm);
         self.revision += u64::from(self.devices.len() != before);
+    }
+
+    /// Nobody can plug this disk any more. Returns the VMs that could.
+    pub(crate) fn forget_disk(&mut self, vdi: &str) -> Vec<Uuid> {
+        let has_it = |it: &DeviceObject| Spec(&it.config).get("target") == Some(vdi);
+        let keys = self.devices.iter().filter(|(_, it)| has_it(it)).map(|(key, _)| key.clone());
+        let keys: Vec<_> = keys.collect();
+        keys.iter().for_each(|key| self.remove_device(key));
+        keys.into_iter().map(|(vm, _, _)| vm).collect()
     }
 
     pub(crate) fn devices_of(&self, vm: Uuid) -> impl Iterator<Item = &DeviceObject> {

@@ -40,5 +40,6 @@ pub mod xmlrpc;
 pub use calls::methods;
 pub use facade::{Asking, Facade, Identity, Login, Moment, Outcome, Waiting};
 pub use failure::Failure;
+pub use records::Shown;
 pub use refs::{derived, opaque};
 pub use value::{Answer, Record, Value};

@@ -21,7 +21,8 @@ use crate::value::{Record, Value};
 pub(crate) use device::device_uuid;
 pub(crate) use device::{device_key, is_cd};
 pub(crate) use host::{ROLES, bridges_of};
-pub(crate) use vm::{allowed, checkpoint_uuid, operation_word, power_state};
+pub use vm::Shown;
+pub(crate) use vm::{allowed, checkpoint_uuid, console_uuid, operation_word, power_state};
 
 /// All that records are derived from.
 #[derive(Clone, Copy)]

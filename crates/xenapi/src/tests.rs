@@ -1,5 +1,6 @@
 //! Calls as clients make them, with a daemon that is played.
 
+mod clients;
 mod events;
 
 use std::collections::BTreeMap;
@@ -13,7 +14,7 @@ use serde_json::Value as Json;
 use xen::Uuid;
 
 use crate::rpc::Call;
-use crate::{Facade, Identity, Moment, Outcome, Value, opaque};
+use crate::{Facade, Identity, Moment, Outcome, Shown, Value, opaque};
 
 const VM: Uuid = Uuid([1; 16]);
 const HOST: Uuid = Uuid([0x42; 16]);
@@ -75,6 +76,7 @@ impl World {
             host: HOST,
             hostname: "sim".to_owned(),
             address: "192.0.2.1".to_owned(),
+            authority: "192.0.2.1:8443".to_owned(),
             release: "0.1.0".to_owned(),
             started_unix_s: 1,
             booted_unix_s: 1,
@@ -187,7 +189,7 @@ fn whoever_calls_wrongly_is_told_how() {
         ("", &[]),
         ("session.get_all", &[]),
         ("VM.start", &[reference()]),
-        ("VM.snapshot", &[reference(), "x".into()]),
+        ("VM.snapshot_with_quiesce", &[reference(), "x".into()]),
         ("VM.set_tags", &[reference(), Value::Array(Vec::new())]),
         ("VM.set_PV_args", &[reference(), "quiet".into()]),
         ("VM.set_nothing", &[reference(), "x".into()]),
@@ -213,7 +215,7 @@ fn whoever_calls_wrongly_is_told_how() {
         (0): MESSAGE_METHOD_UNKNOWN
         session.get_all(0): MESSAGE_METHOD_UNKNOWN
         VM.start(1): RBAC_PERMISSION_DENIED
-        VM.snapshot(2): NOT_IMPLEMENTED
+        VM.snapshot_with_quiesce(2): NOT_IMPLEMENTED
         VM.set_tags(2): RBAC_PERMISSION_DENIED
         VM.set_PV_args(2): NOT_IMPLEMENTED
         VM.set_nothing(2): MESSAGE_METHOD_UNKNOWN
@@ -247,12 +249,20 @@ fn doors_beside_calls_know_sessions_and_consoles() {
     assert_eq!(world.facade.user(&session, now), Ok(("ann".to_owned(), Role::Operator)));
     assert!(world.facade.user("OpaqueRef:NULL", now).is_err());
     let consoles = world.value("VM.get_consoles", &[reference()]);
-    let console = consoles.as_array().expect("a list")[0].clone();
-    let text = console.as_str().expect("a reference");
-    assert_eq!(world.facade.console(text), Some((VM, false)));
+    let consoles = consoles.as_array().expect("a list").to_vec();
+    let mut of = |console: &Value| {
+        let protocol = world.value("console.get_protocol", std::slice::from_ref(console));
+        let text = console.as_str().expect("a reference");
+        (protocol, world.facade.console(text))
+    };
+    // Xen Orchestra's page takes the first, and its server one that is a screen.
+    let console = consoles[0].clone();
+    assert_eq!(of(&console), ("rfb".into(), Some((VM, Shown::Drawn))));
+    assert_eq!(of(&consoles[1]), ("vt100".into(), Some((VM, Shown::Text))));
     let location = world.value("console.get_location", std::slice::from_ref(&console));
-    let uuid = location.as_str().and_then(|it| it.rsplit('=').next()).expect("it has one");
-    assert_eq!(world.facade.console(uuid), Some((VM, false)));
+    let (door, uuid) = location.as_str().and_then(|it| it.split_once('=')).expect("it has one");
+    assert_eq!(door, "https://192.0.2.1:8443/console?uuid");
+    assert_eq!(world.facade.console(uuid), Some((VM, Shown::Drawn)));
     assert_eq!(world.facade.console("x"), None);
 }
 

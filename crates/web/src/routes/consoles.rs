@@ -10,7 +10,7 @@ use axum::response::Response;
 
 use super::objects::{uuid_of, value_of};
 use crate::admit::Caller;
-use crate::consoles::{Viewer, attach, upgrade_of};
+use crate::consoles::{Look, Viewer, attach, upgrade_of};
 use crate::limited::{Leave, permit};
 use crate::problem::Problem;
 use crate::shared::{Shared, lock, unix_s};
@@ -77,5 +77,6 @@ async fn relay(
         let goes_on = |key: &String| lock(&looks.sessions).go_on(key, unix_s()).is_some();
         permitted.holds(&looks) && caller.session.as_ref().is_none_or(goes_on)
     };
-    attach(shared, Viewer { asks, is_let_in: Box::new(is_let_in) }, request, upgrade).await
+    let viewer = Viewer { asks, is_let_in: Box::new(is_let_in) };
+    attach(shared, viewer, request, Look::Plain, upgrade).await
 }

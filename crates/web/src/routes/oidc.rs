@@ -8,7 +8,7 @@ use axum::response::{IntoResponse as _, Response};
 
 use super::objects::value_of;
 use super::session::cookie_of_session;
-use crate::admit::{cookie_named, peer, stranger};
+use crate::admit::{cookie, peer, stranger};
 use crate::oidc::{Oidc, OidcError, RETURN_PATH};
 use crate::problem::Problem;
 use crate::shared::{Shared, unix_s};
@@ -61,7 +61,7 @@ pub(crate) async fn end(
     let provider = provider(&shared)?;
     let query = request.uri().query().unwrap_or_default();
     let value = |key: &str| value_of(query, key);
-    let browser = cookie_named(request.headers(), COOKIE).unwrap_or_default();
+    let browser = cookie(request.headers(), COOKIE).unwrap_or_default();
     let from = address.to_string();
     let ended = match (value("state"), value("code")) {
         (Some(state), Some(code)) => {

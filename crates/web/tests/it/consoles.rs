@@ -370,17 +370,19 @@ fn clients_of_xenapi_get_the_console_that_they_were_told_of() {
     };
     let (admin, viewer) = (log_in(Role::Admin), log_in(Role::Viewer));
     let deadline = Instant::now() + Duration::from_secs(30);
-    let location = loop {
+    let [drawn, path] = loop {
         let vms = call("VM.get_by_name_label", json!([admin, "web-0"]));
         let consoles = call("VM.get_consoles", json!([admin, vms[0]]));
-        if let Some(console) = consoles.get(0).filter(|it| it.is_string()) {
-            let location = call("console.get_location", json!([admin, console]));
-            break location.as_str().unwrap().to_owned();
+        if let Some([drawn, text]) = consoles.as_array().map(Vec::as_slice) {
+            break [drawn, text].map(|console| {
+                let location = call("console.get_location", json!([admin, console]));
+                let (_, path) = location.as_str().unwrap().split_once("/console").unwrap();
+                path.to_owned()
+            });
         }
         assert!(Instant::now() < deadline, "no console: {vms} {consoles}");
         std::thread::sleep(Duration::from_millis(100));
     };
-    let path = location.split_once("/console").unwrap().1;
     let with = |session: &str| format!("/console{path}&session_id={session}");
     let mut socket = open(web, &with(&admin), &[("sec-websocket-protocol", "binary")]).unwrap();
     socket.send(Message::Binary(b"hello".as_slice().into())).unwrap();
@@ -391,6 +393,23 @@ fn clients_of_xenapi_get_the_console_that_they_were_told_of() {
     assert_eq!(open(web, &with("OpaqueRef:none"), &[]).unwrap_err().0, 401);
     let unknown = open(web, &format!("/console?uuid=x&session_id={admin}"), &[]).unwrap_err();
     assert_eq!(unknown, (404, "x is not a console here".to_owned()));
+    // As Xen Orchestra's server does; a browser would send a cookie for a page of any site.
+    let cookie = ("cookie", &*format!("a=b; session_id={admin}"));
+    let bare = format!("/console{path}");
+    let sent = open(web, &bare, &[cookie, ("sec-websocket-protocol", "binary")]);
+    drop(sent.unwrap());
+    // The same on a screen, for a viewer that knows nothing else.
+    let mut screen = open(web, &format!("/console{drawn}"), &[cookie]).unwrap();
+    hear(&mut screen, b"RFB 003.008\n");
+    for said in [&b"RFB 003.008\n"[..], &[1], &[1], &[4, 1, 0, 0, 0, 0, 0, b'x']] {
+        screen.send(Message::Binary(said.into())).unwrap();
+    }
+    let mut typed = [0];
+    (&host.guest).read_exact(&mut typed).unwrap();
+    assert_eq!(&typed, b"x");
+    drop(screen);
+    let of_page = [cookie, ("origin", "https://elsewhere.example")];
+    assert_eq!(open(web, &bare, &of_page).unwrap_err().0, 401);
     call("session.logout", json!([admin]));
     assert_eq!(closed(&mut socket), "you are not let in any more");
 }

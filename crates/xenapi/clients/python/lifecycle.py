@@ -203,7 +203,7 @@ def power(x, vm):
     fails("more memory than its file says", "MEMORY_CONSTRAINT_VIOLATION",
           x.VM.set_memory_dynamic_range, vm, "1", str(1 << 40))
     fails("no other host", "OPERATION_NOT_ALLOWED", x.VM.pool_migrate, vm, x.host.get_all()[0], {})
-    fails("what Xylem has not", "NOT_IMPLEMENTED", x.VM.snapshot, vm, "x")
+    fails("what Xylem has not", "NOT_IMPLEMENTED", x.VM.snapshot_with_quiesce, vm, "x")
 
 
 def disks(x, vm):

@@ -136,7 +136,7 @@ pub(super) fn copy_vm(facade: &mut Facade, ctx: &Ctx<'_>) -> Result<Step, Failur
 fn set_template(facade: &mut Facade, vm: Uuid, is: bool) -> Result<Step, Failure> {
     let key = (Class::Vm, vm);
     generic::put_label(facade, key, "is_a_template", Value::Bool(is))?;
-    facade.refresh(Dirty::vm(vm));
+    facade.refresh(Dirty::vm(facade.vm_of_snapshot(vm)));
     Step::void()
 }
 
@@ -156,7 +156,8 @@ pub(super) fn set_is_a_template(facade: &mut Facade, ctx: &Ctx<'_>) -> Result<St
     if facade.objects.field((Class::Vm, vm), "is_a_template") == Some(&Value::Bool(is)) {
         return Step::void();
     }
-    if !facade.is_on_paper(vm) {
+    // A snapshot is one for XAPI, and no VM is made from it here.
+    if facade.checkpoint(vm).is_none() && !facade.is_on_paper(vm) {
         return Err(Failure::not_allowed("only a VM that is defined and down is a template"));
     }
     set_template(facade, vm, is)

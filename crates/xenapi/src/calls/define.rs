@@ -12,6 +12,7 @@ use crate::failure::Failure;
 use crate::model::Class;
 use crate::records::{View, power_state};
 use crate::settle::Settled;
+use crate::spec::Spec;
 use crate::value::Value;
 
 const MIB: u64 = 1 << 20;
@@ -90,6 +91,30 @@ fn redefine(vm: Uuid, overrides: Vec<String>, then: Then) -> Result<Step, Failur
     Ok(Step::Ask(vec![request], Then::Define(vm, overrides, Box::new(then))))
 }
 
+/// VMs that are down without a disk that is there no more: what is asked for after `first`, and what follows.
+pub(super) fn without_vdi(
+    facade: &Facade,
+    vdi: &str,
+    first: Vec<Request>,
+) -> Result<Step, Failure> {
+    let uses = |it: &DeviceObject| it.kind == "vbd" && Spec(&it.config).get("target") == Some(vdi);
+    let mut users = Vec::new();
+    for (vm, devices) in &facade.mirror.live.devices {
+        if facade.is_on_paper(*vm) && devices.values().any(uses) {
+            let others = devices.values().filter(|it| it.kind == "vbd" && !uses(it));
+            let lines: Vec<String> = others.map(|it| it.config.clone()).collect();
+            users.push((*vm, list("disk", &lines)?));
+        }
+    }
+    let last = (Vec::new(), Then::Settle(Settled::Now, Value::void()));
+    let (next, then) = users.into_iter().fold(last, |(next, then), (vm, disks)| {
+        let then = if next.is_empty() { then } else { Then::Ask(next, Box::new(then)) };
+        let text = vec![Request::ConfigText { target: target(vm) }];
+        (text, Then::Define(vm, vec![disks], Box::new(then)))
+    });
+    Ok(Step::Ask([first, next].concat(), then))
+}
+
 /// Other sizes for a VM that is down.
 pub(super) fn resize(
     facade: &Facade,
@@ -127,7 +152,7 @@ fn sized(
     resize(facade, vm, change)
 }
 
-fn vcpus(ctx: &Ctx<'_>) -> Result<u32, Failure> {
+pub(super) fn vcpus(ctx: &Ctx<'_>) -> Result<u32, Failure> {
     u32::try_from(ctx.size(1)?).map_err(|_| Failure::wrong_type("value"))
 }
 
@@ -152,9 +177,4 @@ pub(super) fn set_limits(facade: &mut Facade, ctx: &Ctx<'_>) -> Result<Step, Fai
 pub(super) fn set_vcpus_max(facade: &mut Facade, ctx: &Ctx<'_>) -> Result<Step, Failure> {
     let max = vcpus(ctx)?;
     sized(facade, ctx, |it| it.vcpus_max = max)
-}
-
-pub(super) fn set_vcpus_at_startup(facade: &mut Facade, ctx: &Ctx<'_>) -> Result<Step, Failure> {
-    let count = vcpus(ctx)?;
-    sized(facade, ctx, |it| it.vcpus = count)
 }

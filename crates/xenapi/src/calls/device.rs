@@ -326,7 +326,6 @@ pub(super) fn unplug_force_vif(facade: &mut Facade, ctx: &Ctx<'_>) -> Result<Ste
 
 fn drive(facade: &Facade, ctx: &Ctx<'_>) -> Result<Device, Failure> {
     let device = facade.device(ctx, Class::Vbd)?;
-    facade.check_runs(device.key.0)?;
     if is_cd(&device.object) {
         Ok(device)
     } else {
@@ -349,6 +348,7 @@ pub(super) fn insert(facade: &mut Facade, ctx: &Ctx<'_>) -> Result<Step, Failure
     if !device.is_empty() {
         return Err(Failure::new("VBD_NOT_EMPTY", [opaque(device.uuid)]));
     }
+    facade.check_runs(device.key.0)?;
     let vdi = ctx.handle(facade, Class::Vdi, 1)?;
     let Some((sr, vdi)) = facade.view().vdi_name(vdi) else {
         return Err(Failure::no_handle(Class::Vdi, ctx.text(1)?));
@@ -368,6 +368,7 @@ pub(super) fn eject(facade: &mut Facade, ctx: &Ctx<'_>) -> Result<Step, Failure>
     if device.is_empty() {
         return Err(Failure::new("VBD_IS_EMPTY", [opaque(device.uuid)]));
     }
+    facade.check_runs(device.key.0)?;
     let (target, drive) = (target(device.key.0), device.drive_name());
     let request = Request::CdEject { target, drive, force: false };
     ask(request, Then::Settle(Settled::Now, Value::void()))

@@ -21,6 +21,7 @@ fn needed(operation: &str) -> Option<&'static [&'static str]> {
         | "pause"
         | "suspend"
         | "checkpoint"
+        | "snapshot"
         | "shutdown"
         | "changing_dynamic_range"
         | "changing_memory_live"
@@ -86,7 +87,7 @@ impl Facade {
     fn check_other(&self, vm: Uuid, operation: &str) -> Result<(), Failure> {
         let is = |field| self.objects.field((Class::Vm, vm), field) == Some(&Value::Bool(true));
         match operation {
-            "revert" | "destroy" if is("is_a_snapshot") => Ok(()),
+            "revert" | "destroy" | "hard_shutdown" if is("is_a_snapshot") => Ok(()),
             _ if is("is_a_snapshot") => {
                 Err(Failure::new("VM_IS_SNAPSHOT", [opaque(vm), operation.to_owned()]))
             }
@@ -148,6 +149,10 @@ pub(super) fn clean_shutdown(facade: &mut Facade, ctx: &Ctx<'_>) -> Result<Step,
 
 pub(super) fn hard_shutdown(facade: &mut Facade, ctx: &Ctx<'_>) -> Result<Step, Failure> {
     let vm = facade.vm_for(ctx, "hard_shutdown")?;
+    if facade.checkpoint(vm).is_some() {
+        // What clients do before they destroy what is suspended.
+        return Step::void();
+    }
     ask(Request::Destroy { target: target(vm) }, power(vm, "Halted"))
 }
 

@@ -6,6 +6,7 @@ use api::{Request, StorageRequest};
 use xen::Uuid;
 
 use super::Ctx;
+use super::define::without_vdi;
 use super::vm::plain_name;
 use crate::facade::{Facade, Step, Then};
 use crate::failure::Failure;
@@ -118,8 +119,9 @@ fn check_unused(facade: &Facade, vdi: Uuid) -> Result<(), Failure> {
 pub(super) fn destroy_vdi(facade: &mut Facade, ctx: &Ctx<'_>) -> Result<Step, Failure> {
     let (uuid, sr, name) = facade.vdi(ctx)?;
     check_unused(facade, uuid)?;
-    let destroy = StorageRequest::VdiDestroy { vdi: format!("{sr}:{name}") };
-    Ok(Step::Ask(vec![Request::Storage(destroy), list(&sr)], value(Value::void())))
+    let vdi = format!("{sr}:{name}");
+    let destroy = StorageRequest::VdiDestroy { vdi: vdi.clone() };
+    without_vdi(facade, &vdi, vec![Request::Storage(destroy), list(&sr)])
 }
 
 pub(super) fn resize_vdi(facade: &mut Facade, ctx: &Ctx<'_>) -> Result<Step, Failure> {

@@ -100,7 +100,7 @@ pub(crate) const TABLE: &[Row] = &[
         Operator,
         "hard_shutdown",
         power::hard_shutdown,
-        "`xy destroy`; a VM that is not defined is gone then",
+        "`xy destroy`; a VM that is not defined is gone then. A checkpoint stays as it is",
     ),
     work("VM.clean_reboot", "vm", Operator, "clean_reboot", power::clean_reboot, "`xy reboot`"),
     work(
@@ -154,12 +154,15 @@ pub(crate) const TABLE: &[Row] = &[
         vm::destroy,
         "`xy undefine` of a VM that is down, `xy checkpoint-destroy` of a checkpoint; disks stay",
     ),
-    refused(
+    work(
         "VM.snapshot",
         "vm new_name ignore_vdis?",
-        "Xylem has snapshots of single disks (`VDI.snapshot`), and checkpoints of all with the memory",
+        Admin,
+        "snapshot",
+        vm::snapshot,
+        "The same, of a VM that runs: with the memory, and with all disks that it writes",
     ),
-    refused("VM.snapshot_with_quiesce", "vm new_name", "Likewise"),
+    refused("VM.snapshot_with_quiesce", "vm new_name", "Guests are not asked to be quiet"),
     work(
         "VM.clone",
         "vm new_name",
@@ -284,7 +287,13 @@ pub(crate) const TABLE: &[Row] = &[
         define::set_vcpus_max,
         "A VM that is down is defined again",
     ),
-    row("VM.set_VCPUs_at_startup", "self value", Admin, define::set_vcpus_at_startup, "Likewise"),
+    row(
+        "VM.set_VCPUs_at_startup",
+        "self value",
+        Admin,
+        vm::set_vcpus_at_startup,
+        "Likewise; of a VM that runs `xy vcpu-set`",
+    ),
     row(
         "VM.set_is_a_template",
         "self value",
@@ -414,7 +423,13 @@ pub(crate) const TABLE: &[Row] = &[
         storage::create_vdi,
         "`xy vdi-create`; the name follows from `name_label`",
     ),
-    row("VDI.destroy", "self", Admin, storage::destroy_vdi, "`xy vdi-destroy`"),
+    row(
+        "VDI.destroy",
+        "self",
+        Admin,
+        storage::destroy_vdi,
+        "`xy vdi-destroy`; VMs that are down are defined again without it",
+    ),
     row("VDI.resize", "vdi size", Admin, storage::resize_vdi, "`xy vdi-resize`"),
     row("VDI.resize_online", "vdi size", Admin, storage::resize_vdi, "The same"),
     row("VDI.snapshot", "vdi driver_params?", Admin, storage::snapshot_vdi, "`xy vdi-snapshot`"),

@@ -3,13 +3,13 @@
 use api::{CheckpointRequest, MakeCheckpoint, Request, Revert, Trigger, TuneRequest};
 use xen::Uuid;
 
-use super::define::resize;
-use super::{Ctx, ask, target};
+use super::define::{resize, vcpus};
+use super::{Ctx, ask, generic, target};
 use crate::facade::{Facade, Step, Then};
 use crate::failure::Failure;
 use crate::mirror::Dirty;
 use crate::model::Class;
-use crate::records::checkpoint_uuid;
+use crate::records::{checkpoint_uuid, power_state};
 use crate::refs::opaque;
 use crate::settle::Settled;
 use crate::spec::disk_place;
@@ -19,8 +19,10 @@ use crate::value::Value;
 const DISKS_MAX: u32 = 255;
 /// Numbers of interfaces that clients are offered.
 const VIFS_MAX: u32 = 16;
-/// Longest name of a checkpoint.
+/// Longest name of a checkpoint, before a mark that tells it from others.
 const NAME_MAX: usize = 40;
+/// Digits of a fresh UUID behind a name that is not free.
+const MARK_LEN: usize = 8;
 
 fn settled(settled: Settled) -> Then {
     Then::Settle(settled, Value::void())
@@ -60,10 +62,29 @@ fn list_of(vm: Uuid) -> Request {
 
 pub(super) fn checkpoint(facade: &mut Facade, ctx: &Ctx<'_>) -> Result<Step, Failure> {
     let vm = facade.vm_for(ctx, "checkpoint")?;
-    let name = Some(plain_name(ctx.text(1)?, NAME_MAX)).filter(|it| !it.is_empty());
+    keep(facade, ctx, vm)
+}
+
+/// With the guest's memory, so of a VM that runs.
+pub(super) fn snapshot(facade: &mut Facade, ctx: &Ctx<'_>) -> Result<Step, Failure> {
+    let vm = facade.vm_for(ctx, "snapshot")?;
+    keep(facade, ctx, vm)
+}
+
+/// Clients may call many snapshots the same; the daemon tells checkpoints of a VM apart by name.
+fn keep(facade: &Facade, ctx: &Ctx<'_>, vm: Uuid) -> Result<Step, Failure> {
+    let label = ctx.text(1)?;
+    let mut name = Some(plain_name(label, NAME_MAX)).filter(|it| !it.is_empty());
+    let mut rows = facade.mirror.checkpoints.get(&vm).into_iter().flatten();
+    if let Some(name) = name.as_mut()
+        && rows.any(|row| row.name == *name)
+    {
+        let mark: String = ctx.moment.fresh.to_string().chars().take(MARK_LEN).collect();
+        *name = format!("{name}-{mark}");
+    }
     let make = MakeCheckpoint { target: target(vm), name, progress: false };
     let request = Request::Checkpoint(CheckpointRequest::Checkpoint(make));
-    Ok(Step::Ask(vec![request, list_of(vm)], Then::Checkpointed(vm)))
+    Ok(Step::Ask(vec![request, list_of(vm)], Then::Checkpointed(vm, label.to_owned())))
 }
 
 pub(super) fn revert(facade: &mut Facade, ctx: &Ctx<'_>) -> Result<Step, Failure> {
@@ -97,6 +118,9 @@ pub(super) fn migrate(facade: &mut Facade, ctx: &Ctx<'_>) -> Result<Step, Failur
 pub(super) fn rename(facade: &mut Facade, ctx: &Ctx<'_>) -> Result<Step, Failure> {
     let vm = ctx.handle(facade, Class::Vm, 0)?;
     let name = ctx.text(1)?.to_owned();
+    if facade.checkpoint(vm).is_some() {
+        return generic::put_label(facade, (Class::Vm, vm), "name_label", name.into());
+    }
     if !facade.mirror.live.vms.contains_key(&vm) {
         return Err(Failure::not_allowed("this is no VM of Xylem's"));
     }
@@ -148,9 +172,19 @@ pub(super) fn set_memory_range(facade: &mut Facade, ctx: &Ctx<'_>) -> Result<Ste
 
 pub(super) fn set_vcpus(facade: &mut Facade, ctx: &Ctx<'_>) -> Result<Step, Failure> {
     let vm = facade.vm_for(ctx, "changing_VCPUs_live")?;
-    let vcpus = u32::try_from(ctx.size(1)?).map_err(|_| Failure::wrong_type("nvcpu"))?;
+    let vcpus = vcpus(ctx)?;
     let tune = TuneRequest::VcpuSet { target: target(vm), vcpus, ignore_host: false };
     ask(Request::Tune(tune), settled(Settled::Now))
+}
+
+/// Clients that change a VM that runs set this first, and then its vCPUs.
+pub(super) fn set_vcpus_at_startup(facade: &mut Facade, ctx: &Ctx<'_>) -> Result<Step, Failure> {
+    let vm = ctx.handle(facade, Class::Vm, 0)?;
+    if facade.mirror.live.vms.get(&vm).is_some_and(|it| power_state(it) == "Running") {
+        return set_vcpus(facade, ctx);
+    }
+    let count = vcpus(ctx)?;
+    resize(facade, vm, |it| it.vcpus = count)
 }
 
 fn free(taken: &[u32], count: u32) -> Step {

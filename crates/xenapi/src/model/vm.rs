@@ -49,7 +49,8 @@ pub(super) const VM: Def = Def {
         (Enum("soft_reboot"), "actions_after_softreboot"),
         (Enum("unspecified"), "domain_type"),
     ],
-    labels: "name_description tags other_config blocked_operations is_a_template",
+    labels: "name_label name_description tags other_config blocked_operations is_a_template \
+             is_default_template",
 };
 
 pub(super) const VM_METRICS: Def = Def {

@@ -122,7 +122,8 @@ impl View<'_> {
         draft.set("license_params", Value::texts([("expiry", never.as_str())]));
         let license_server = [("address", "localhost"), ("port", "27000")];
         draft.set("license_server", Value::texts(license_server));
-        draft.set("bios_strings", Value::texts([("bios-vendor", "")]));
+        let unknown = ["bios-vendor", "system-manufacturer", "system-product-name"];
+        draft.set("bios_strings", Value::texts(unknown.map(|it| (it, "unknown"))));
         draft.set("chipset_info", Value::texts([("iommu", "false")]));
         let times = [
             ("agent_start_time", self.identity.started_unix_s.to_string()),

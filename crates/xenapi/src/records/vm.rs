@@ -12,6 +12,28 @@ use crate::value::Value;
 const MIB: u64 = 1 << 20;
 const KIB: u64 = 1 << 10;
 
+/// What is behind a console.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Shown {
+    /// A screen that the VM has.
+    Screen,
+    /// The text of a terminal.
+    Text,
+    /// That text on a screen that is made for it: most clients know screens alone.
+    Drawn,
+}
+
+impl Shown {
+    pub(crate) const ALL: [Self; 3] = [Self::Screen, Self::Drawn, Self::Text];
+
+    fn protocol(self) -> &'static str {
+        match self {
+            Self::Screen | Self::Drawn => "rfb",
+            Self::Text => "vt100",
+        }
+    }
+}
+
 /// The four states of XenAPI.
 pub(crate) fn power_state(vm: &VmObject) -> &'static str {
     match vm.state.as_str() {
@@ -51,6 +73,7 @@ pub(crate) fn allowed(state: &str, vm: &VmObject, is_template: bool) -> Vec<&'st
             "pause",
             "suspend",
             "checkpoint",
+            "snapshot",
             "changing_dynamic_range",
             "changing_VCPUs_live",
         ],
@@ -100,8 +123,11 @@ impl View<'_> {
         let devices = self.devices(uuid, vm, records);
         draft.point_all("VBDs", devices.vbds);
         draft.point_all("VIFs", devices.vifs);
-        let console = domid.map(|_| self.console(uuid, devices.has_screen, records));
-        draft.point_all("consoles", console);
+        // Many clients take the first.
+        let screen = if devices.has_screen { Shown::Screen } else { Shown::Drawn };
+        let consoles =
+            domid.map(|_| [screen, Shown::Text].map(|it| self.console(uuid, it, records)));
+        draft.point_all("consoles", consoles.into_iter().flatten());
         let checkpoints = self.mirror.checkpoints.get(&uuid).into_iter().flatten();
         draft.point_all("snapshots", checkpoints.map(|row| checkpoint_uuid(uuid, &row.name)));
         draft.finish(self.labels, records);
@@ -150,6 +176,9 @@ impl View<'_> {
         draft.set("memory_target", memory);
         draft.set("VCPUs_max", sizes.vcpus_max);
         draft.set("VCPUs_at_startup", sizes.vcpus);
+        // The guest sees one socket. Xen Orchestra sets it, again and again, of VMs that do not say so.
+        let cores = sizes.vcpus_max.to_string();
+        draft.set("platform", Value::texts([("cores-per-socket", cores)]));
     }
 
     fn operations(&self, draft: &mut Draft, uuid: Uuid, vm: &VmObject, state: &str) {
@@ -204,13 +233,12 @@ impl View<'_> {
         uuid
     }
 
-    fn console(&self, vm: Uuid, has_screen: bool, records: &mut Records) -> Uuid {
-        let protocol = if has_screen { "rfb" } else { "vt100" };
-        let uuid = derived(vm, "console", protocol);
+    fn console(&self, vm: Uuid, shown: Shown, records: &mut Records) -> Uuid {
+        let uuid = console_uuid(vm, shown);
         let mut draft = Draft::of(Class::Console, uuid);
-        let address = &self.identity.address;
-        draft.set("protocol", protocol);
-        draft.set("location", format!("https://{address}/console?uuid={uuid}"));
+        let authority = &self.identity.authority;
+        draft.set("protocol", shown.protocol());
+        draft.set("location", format!("https://{authority}/console?uuid={uuid}"));
         draft.point("VM", Some(vm));
         draft.finish(self.labels, records);
         uuid
@@ -234,7 +262,8 @@ impl View<'_> {
         let sizes = of.and_then(|it| it.config.as_ref());
         draft.set("domain_type", kind(sizes.map_or("", |it| it.kind.as_str())));
         self.sizes(&mut draft, sizes);
-        draft.set("allowed_operations", ["revert", "destroy"].into_iter().collect::<Value>());
+        let allowed = ["revert", "destroy", "hard_shutdown"];
+        draft.set("allowed_operations", allowed.into_iter().collect::<Value>());
         draft.point("metrics", Some(self.vm_metrics(uuid, sizes, None, records)));
         draft.finish(self.labels, records);
     }
@@ -246,6 +275,11 @@ impl View<'_> {
         }
         devices
     }
+}
+
+/// The UUID of a VM's console.
+pub(crate) fn console_uuid(vm: Uuid, shown: Shown) -> Uuid {
+    derived(vm, "console", &format!("{shown:?}"))
 }
 
 /// The UUID of a VM's checkpoint.
