@@ -45,6 +45,8 @@ pub(crate) struct Door {
     /// The façade's revision.
     changed: watch::Sender<u64>,
     calls: tokio::sync::Semaphore,
+    /// A VM is defined again from what its definition says: nobody changes that meanwhile.
+    definitions: tokio::sync::Mutex<()>,
     /// Where labels are kept, and which were written last.
     labels: Option<PathBuf>,
 }
@@ -76,7 +78,9 @@ impl Door {
         let facade = Facade::new(identity, unix_ms().saturating_mul(1000), &kept);
         let (changed, _) = watch::channel(facade.revision());
         let calls = tokio::sync::Semaphore::new(CALLS_MAX);
-        Ok(Self { shared: Arc::clone(shared), facade: Mutex::new(facade), changed, calls, labels })
+        let definitions = tokio::sync::Mutex::new(());
+        let (shared, facade) = (Arc::clone(shared), Mutex::new(facade));
+        Ok(Self { shared, facade, changed, calls, definitions, labels })
     }
 
     /// What is done with the façade may have changed it: whoever waits for that is told.
@@ -140,6 +144,7 @@ impl Door {
     fn carry_out(self: Arc<Self>, outcome: Outcome, from: String) -> Answering {
         Box::pin(async move {
             let mut outcome = outcome;
+            let mut turn = None;
             loop {
                 outcome = match outcome {
                     Outcome::Reply(answer) => return answer,
@@ -149,10 +154,18 @@ impl Door {
                         self.with(|it| it.authenticated(login, user, &moment))
                     }
                     Outcome::Ask(asking) => {
+                        let changes =
+                            matches!(asking.requests[..], [ApiRequest::ConfigText { .. }]);
+                        if changes && turn.is_none() {
+                            turn = Some(self.definitions.lock().await);
+                        }
                         let replies = self.ask(&asking, &from).await;
                         self.with(|facade| facade.answered(asking, replies, unix_ms()))
                     }
-                    Outcome::Wait(waiting) => self.wait(waiting).await,
+                    Outcome::Wait(waiting) => {
+                        drop(turn.take());
+                        self.wait(waiting).await
+                    }
                     Outcome::Started { task, work } => {
                         // Nobody waits for its answer: its task has it.
                         let _going_on = tokio::spawn(Arc::clone(&self).carry_out(*work, from));

@@ -15,8 +15,8 @@ pub(crate) enum Settled {
     /// The VM has another domain than this.
     Rebooted(Uuid, Option<u16>),
     Named(Uuid, String),
-    /// The VM is said to have this much.
-    Sized(Uuid, api::VmSizes),
+    /// The VM is said to have the second of these, as far as that differs from the first.
+    Sized(Uuid, api::VmSizes, api::VmSizes),
     Device(DeviceKey, Plugged),
     There(Key),
     Gone(Key),
@@ -26,6 +26,14 @@ pub(crate) enum Settled {
 pub(crate) enum Plugged {
     Yes,
     No,
+}
+
+fn is_sized(now: &api::VmSizes, before: &api::VmSizes, after: &api::VmSizes) -> bool {
+    let is = |of: fn(&api::VmSizes) -> u64| of(before) == of(after) || of(now) == of(after);
+    is(|it| it.memory_mib)
+        && is(|it| it.memory_max_mib)
+        && is(|it| it.vcpus.into())
+        && is(|it| it.vcpus_max.into())
 }
 
 impl Facade {
@@ -41,8 +49,9 @@ impl Facade {
                 vm(uuid).is_none_or(|it| it.domid != *domid && it.state == "running")
             }
             Settled::Named(uuid, name) => vm(uuid).is_none_or(|it| it.name == *name),
-            Settled::Sized(uuid, sizes) => {
-                vm(uuid).is_none_or(|it| it.config.as_ref() == Some(sizes))
+            Settled::Sized(uuid, before, after) => {
+                let config = vm(uuid).map(|it| it.config.as_ref());
+                config.is_none_or(|now| now.is_some_and(|now| is_sized(now, before, after)))
             }
             Settled::Device((uuid, kind, devid), plugged) => {
                 let devices = self.mirror.live.devices.get(uuid);

@@ -134,13 +134,20 @@ pub(super) fn resize(
         let why = "a VM has at least 1 MiB and one vCPU, and no more than its maximum";
         return Err(Failure::new("MEMORY_CONSTRAINT_VIOLATION", [why]));
     }
-    let overrides = vec![
-        format!("memory={}", after.memory_mib),
-        format!("maxmem={}", after.memory_max_mib),
-        format!("vcpus={}", after.vcpus),
-        format!("maxvcpus={}", after.vcpus_max),
+    // Only what is changed: another call may be changing the rest.
+    let settings = [
+        ("memory", before.memory_mib, after.memory_mib),
+        ("maxmem", before.memory_max_mib, after.memory_max_mib),
+        ("vcpus", before.vcpus.into(), after.vcpus.into()),
+        ("maxvcpus", before.vcpus_max.into(), after.vcpus_max.into()),
     ];
-    redefine(vm, overrides, Then::Settle(Settled::Sized(vm, after), Value::void()))
+    let changed = settings.into_iter().filter(|(_, before, after)| before != after);
+    let overrides: Vec<_> = changed.map(|(key, _, after)| format!("{key}={after}")).collect();
+    if overrides.is_empty() {
+        return Step::void();
+    }
+    let settled = Settled::Sized(vm, before.clone(), after);
+    redefine(vm, overrides, Then::Settle(settled, Value::void()))
 }
 
 fn sized(

@@ -151,3 +151,41 @@ fn nobody_can_plug_a_disk_that_is_gone() {
     assert_eq!(done, Outcome::Reply(Ok(Value::void())));
     assert_eq!(world.short("VBD.get_record", &vbd), "HANDLE_INVALID");
 }
+
+/// Xen Orchestra sets memory and vCPUs of a new VM at once: neither call undoes the other.
+#[test]
+fn sizes_are_changed_one_by_one() {
+    let mut world = World::new(Role::Admin);
+    world.apply(vec![vm_change(vm("down"))], false);
+    let mut overrides = Vec::new();
+    let mut last = None;
+    let memory = Value::Int(32 << 20);
+    for (method, value) in
+        [("VM.set_memory_dynamic_max", memory), ("VM.set_VCPUs_at_startup", Value::Int(2))]
+    {
+        let Outcome::Ask(asking) = world.call(method, &[reference(), value]) else {
+            panic!("{method}: the daemon is asked")
+        };
+        let text = Reply::Text("name = 'web'".to_owned());
+        let now = world.now_unix_ms;
+        let Outcome::Ask(asking) = world.facade.answered(asking, vec![Ok(text)], now) else {
+            panic!("{method}: the VM is defined again")
+        };
+        let [Request::Define(define)] = &asking.requests[..] else { panic!("{method}") };
+        overrides.extend(define.overrides.clone());
+        last = Some(asking);
+    }
+    assert_eq!(overrides, ["memory=32", "vcpus=2"]);
+    let mut both = vm("down");
+    if let Some(sizes) = both.config.as_mut() {
+        (sizes.memory_mib, sizes.vcpus) = (32, 2);
+    }
+    world.apply(vec![vm_change(both)], false);
+    let now = world.now_unix_ms;
+    let done = world.facade.answered(last.expect("two"), vec![Ok(Reply::Done)], now);
+    assert_eq!(
+        done,
+        Outcome::Reply(Ok(Value::void())),
+        "it is seen beside what the other has changed"
+    );
+}
