@@ -259,10 +259,10 @@ mod tests {
         );
         assert_eq!(value_of(query, "x").as_deref(), Some("a b c%zz%4"));
         assert_eq!(value_of(query, "y"), None);
-        let error = classes_of("class=host").unwrap_err();
+        let error = classes_of("class=cow").unwrap_err();
         assert_eq!(
             error.detail,
-            "\"host\" is no class of objects; there are domain, vm, device, operation, sr"
+            "\"cow\" is no class of objects; there are domain, vm, device, operation, sr, network, host"
         );
         assert_eq!(decode("%ff%"), "\u{fffd}%");
     }
