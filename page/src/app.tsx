@@ -15,6 +15,7 @@ const VmView = lazy(() => import('./views/vm').then((m) => ({ default: m.VmView 
 const OperationsView = lazy(() => import('./views/operations').then((m) => ({ default: m.OperationsView })));
 const EditView = lazy(() => import('./views/edit').then((m) => ({ default: m.EditView })));
 const StorageView = lazy(() => import('./views/storage').then((m) => ({ default: m.StorageView })));
+const NetworksView = lazy(() => import('./views/networks').then((m) => ({ default: m.NetworksView })));
 const StoreView = lazy(() => import('./views/store').then((m) => ({ default: m.StoreView })));
 const LimitsView = lazy(() => import('./views/limits').then((m) => ({ default: m.LimitsView })));
 const LogView = lazy(() => import('./views/log').then((m) => ({ default: m.LogView })));
@@ -96,6 +97,9 @@ function Views() {
       </Match>
       <Match when={first() === 'storage'}>
         <StorageView />
+      </Match>
+      <Match when={first() === 'networks'}>
+        <NetworksView />
       </Match>
       <Match when={first() === 'store'}>
         <StoreView />

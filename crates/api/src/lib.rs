@@ -40,7 +40,8 @@ pub use config::{BuildInfo, CreateInfo, Disk, DomainConfig, Fields, ListedConfig
 pub use host::{BootRow, CpuRow, HostRequest, NodeRow, PciRequest, PciRow, PoolRow, Topology};
 pub use moves::{Arrival, Migrate, Pace, Reach, Runs, Speaks};
 pub use objects::{
-    DeviceObject, DomainObject, Object, ObjectChange, Objects, OperationObject, VmObject, VmSizes,
+    DeviceObject, DomainObject, HostObject, NetworkObject, Object, ObjectChange, Objects,
+    OperationObject, VmObject, VmSizes,
 };
 pub use peers::{PeerCheck, PeerKey, PeerRequest, PeerRow};
 pub use pieces::{PIECE_BYTES_MAX, PIECE_HEADER_BYTES, PieceHeader};

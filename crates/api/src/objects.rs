@@ -27,7 +27,7 @@ pub struct Objects {
 pub struct ObjectChange {
     pub revision: u64,
     /// Of a VM its UUID; of a device that, its kind and number with slashes between them; of a domain its domid; of an operation its number; of an
-    /// SR its name.
+    /// SR and a network its name; of the host `host`.
     pub key: String,
     #[serde(flatten)]
     pub object: Object,
@@ -45,6 +45,9 @@ pub enum Object {
     Operation(Option<Box<OperationObject>>),
     /// Without its space, which only a look at it tells.
     Sr(Option<SrRow>),
+    Network(Option<NetworkObject>),
+    /// There is one.
+    Host(Option<Box<HostObject>>),
 }
 
 /// A VM, defined or only running.
@@ -100,6 +103,9 @@ pub struct DeviceObject {
     pub config: String,
     /// `attaching`, `attached`, `detaching` or `detached`.
     pub state: String,
+    /// The network that an interface is on, or is to be; nothing if another domain or a script of others connects it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub network: Option<String>,
     /// The operation on it alone.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub operation: Option<u64>,
@@ -113,6 +119,53 @@ pub struct DomainObject {
     pub domid: u16,
     pub name: Option<String>,
     pub uuid: String,
+}
+
+/// A network that the host has, or that VMs are to be on.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(default)]
+pub struct NetworkObject {
+    /// That of the bridge; `routed:eth0` for VMs that the host routes to from `eth0`; `nat:host` for those behind its address.
+    pub name: String,
+    /// `bridge`, `openvswitch`, `routed` or `nat`.
+    pub kind: String,
+    /// Whether the host has it now.
+    pub exists: bool,
+    pub up: bool,
+    pub mtu: Option<u32>,
+    /// Interfaces of the host that are its ports, of which 128 are named.
+    pub ports: Vec<String>,
+    /// How many interfaces of VMs are to be on it. Which, their devices say.
+    pub interfaces: u64,
+}
+
+/// The host.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(default)]
+pub struct HostObject {
+    pub name: String,
+    /// Of domain 0's kernel.
+    pub kernel: String,
+    /// Such as `x86_64`.
+    pub machine: String,
+    /// Xylem's.
+    pub release: String,
+    pub xen_version: String,
+    pub scheduler: String,
+    pub cpus: u32,
+    pub nodes: u32,
+    pub cores_per_socket: u32,
+    pub threads_per_core: u32,
+    pub cpu_mhz: u32,
+    pub memory_mib: u64,
+    /// Which no domain has or was promised, as it was seen within the last seconds.
+    pub memory_free_mib: u64,
+    pub dom0_memory_mib: u64,
+    pub dom0_vcpus: u32,
+    /// 0 if the host does not say.
+    pub booted_unix_ms: u64,
 }
 
 /// An operation, in progress or ended.

@@ -444,7 +444,7 @@ pub enum Request {
         /// Of the last answer. One that is too old, or another daemon's, starts again.
         #[serde(default)]
         cursor: Option<String>,
-        /// `vm`, `device`, `domain`, `operation`, `sr`; empty means all.
+        /// `vm`, `device`, `domain`, `operation`, `sr`, `network`, `host`; empty means all.
         #[serde(default)]
         classes: Vec<String>,
         #[serde(default)]

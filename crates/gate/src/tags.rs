@@ -77,8 +77,8 @@ impl Tags {
         }
     }
 
-    /// Whether it may see this object: of a VM, its devices and operations. Other domains and the host's storage are not
-    /// for one that is limited.
+    /// Whether it may see this object: of a VM, its devices and operations. Other domains, the host, its networks and its
+    /// storage are not for one that is limited.
     #[must_use]
     pub fn permit_object(&self, scope: &Scope, object: &Object) -> bool {
         *scope == Scope::Host
@@ -88,6 +88,8 @@ impl Tags {
                 Object::Operation(Some(operation)) => self.permit(scope, &operation.uuid),
                 Object::Domain(_)
                 | Object::Sr(_)
+                | Object::Network(_)
+                | Object::Host(_)
                 | Object::Vm(None)
                 | Object::Device(None)
                 | Object::Operation(None) => false,

@@ -4,10 +4,11 @@ use core::fmt;
 use core::str::FromStr;
 
 use live::{Cursor, Revision};
+use toolstack::around::HostFacts;
 use toolstack::layout::{DeviceRef, kind_name};
 use toolstack::{Classes, Object, ObjectChange, ObjectClass, ObjectKey, Reply, Request};
 
-use crate::{Failed, Service, render, unexpected};
+use crate::{Failed, Kernel, Service, render, unexpected};
 
 /// A cursor as clients have it.
 struct CursorText(Cursor);
@@ -84,6 +85,15 @@ impl Service<'_> {
             }
             (ObjectKey::Sr(name), Some(Object::Sr)) => api::Object::Sr(self.sr_now(name)),
             (ObjectKey::Sr(_), _) => api::Object::Sr(None),
+            (ObjectKey::Network(name), Some(Object::Network(network))) => {
+                api::Object::Network(Some(self::network(name, network)))
+            }
+            (ObjectKey::Network(_), _) => api::Object::Network(None),
+            (ObjectKey::Host, Some(Object::Host(facts))) => {
+                let (kernel, release) = (self.daemon.kernel(), self.daemon.pong().release);
+                api::Object::Host(Some(Box::new(host(facts, kernel, release))))
+            }
+            (ObjectKey::Host, _) => api::Object::Host(None),
             (ObjectKey::Vm(_), _) => api::Object::Vm(None),
             (ObjectKey::Device(..), _) => api::Object::Device(None),
             (ObjectKey::Domain(_), _) => api::Object::Domain(None),
@@ -101,7 +111,8 @@ fn key(key: &ObjectKey) -> String {
         }
         ObjectKey::Domain(domid) => domid.to_string(),
         ObjectKey::Operation(id) => id.to_string(),
-        ObjectKey::Sr(name) => name.to_string(),
+        ObjectKey::Sr(name) | ObjectKey::Network(name) => name.to_string(),
+        ObjectKey::Host => "host".to_owned(),
     }
 }
 
@@ -136,7 +147,43 @@ fn device(vm: xen::Uuid, it: &toolstack::DeviceObject) -> api::DeviceObject {
         name: it.name.clone(),
         config: it.config.clone(),
         state: it.state.as_str().to_owned(),
+        network: it.network.as_deref().map(str::to_owned),
         operation: it.operation,
+    }
+}
+
+fn network(name: &str, it: &toolstack::NetworkObject) -> api::NetworkObject {
+    let host = it.host.as_ref();
+    api::NetworkObject {
+        name: name.to_owned(),
+        kind: it.kind.as_str().to_owned(),
+        exists: host.is_some(),
+        up: host.is_some_and(|it| it.is_up),
+        mtu: host.and_then(|it| it.mtu),
+        ports: host.map(|it| it.ports.clone()).unwrap_or_default(),
+        interfaces: it.interfaces as u64,
+    }
+}
+
+fn host(it: &HostFacts, kernel: Kernel, release: String) -> api::HostObject {
+    let version = &it.version;
+    api::HostObject {
+        name: kernel.host,
+        kernel: kernel.release,
+        machine: kernel.machine,
+        release,
+        xen_version: format!("{}.{}{}", version.major, version.minor, version.extra),
+        scheduler: version.scheduler().to_owned(),
+        cpus: it.cpus,
+        nodes: it.nodes,
+        cores_per_socket: it.cores_per_socket,
+        threads_per_core: it.threads_per_core,
+        cpu_mhz: it.cpu_khz / 1000,
+        memory_mib: it.memory_mib,
+        memory_free_mib: it.memory_free_mib,
+        dom0_memory_mib: it.dom0_memory_mib,
+        dom0_vcpus: it.dom0_vcpus,
+        booted_unix_ms: it.booted_unix_ms,
     }
 }
 

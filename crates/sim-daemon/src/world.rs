@@ -19,6 +19,9 @@ use crate::store::{StoreDeed, StoreLinks};
 /// How long the thread sleeps at most: time goes on for guests that do nothing, too.
 const TICK: Duration = Duration::from_millis(100);
 
+/// As `xylemd` has it.
+const LOOKS_EVERY_NS: u64 = 5_000_000_000;
+
 /// Steps that are done before clients are looked at again.
 const STEPS: usize = 64;
 
@@ -52,7 +55,11 @@ fn furnish(os: &SimOs) {
     os.add_file("/boot/vmlinuz", sim::kernel_image());
     os.add_file("/boot/initrd.img", vec![0x1f; 20_000]);
     os.add_directory("/srv");
+    os.add_card("eno1", None);
     os.add_bridge("xenbr0");
+    os.add_port("eno1", "xenbr0");
+    // For guests that talk to each other only.
+    os.add_bridge("inside");
     // So that disks can be snapshotted and copied while VMs run.
     os.set_shares_blocks(true);
 }
@@ -110,6 +117,7 @@ impl World {
         host.keep_last(0);
         let mut daemon = Daemon::start(&host)?;
         daemon.told = Some(Vec::new());
+        daemon.set_looks_every(LOOKS_EVERY_NS);
         let now = Duration::from_nanos(host.now().0);
         let began = Instant::now();
         let origin = began.checked_sub(now).unwrap_or(began);

@@ -255,6 +255,11 @@ impl Daemon {
         self.attach_times = Some(times);
     }
 
+    /// From now on the host is looked at for those who follow what is told of it.
+    pub fn set_looks_every(&mut self, ns: u64) {
+        self.toolstack.set_looks_every(ns);
+    }
+
     /// From now on requests come from outside as well.
     pub fn set_post(&mut self, post: Box<dyn Post>) {
         self.post = Some(post);

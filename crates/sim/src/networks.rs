@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 use storage::HostError;
+use toolstack::around::HostLink;
 use toolstack::host::Link;
 use toolstack::network::{Filter, FilterChange, LinkUse, Networks, Prefix};
 
@@ -20,6 +21,8 @@ pub(crate) const MTU: u32 = 1500;
 pub(crate) struct NetworkState {
     /// Interfaces of the host, with their addresses.
     cards: BTreeMap<String, Option<Ipv4Addr>>,
+    /// Those that are ports of a bridge, and of which.
+    ports: BTreeMap<String, String>,
     raised: BTreeMap<String, LinkUse>,
     filters: BTreeMap<String, Filter>,
     translated: BTreeSet<Ipv4Addr>,
@@ -86,6 +89,11 @@ impl SimOs {
     /// Adds an interface of the host.
     pub fn add_card(&self, name: &str, address: Option<Ipv4Addr>) {
         self.get_mut().networks.cards.insert(name.to_owned(), address);
+    }
+
+    /// Makes an interface of the host a port of a bridge.
+    pub fn add_port(&self, card: &str, bridge: &str) {
+        self.get_mut().networks.ports.insert(card.to_owned(), bridge.to_owned());
     }
 
     /// Installs nft.
@@ -192,6 +200,19 @@ impl Networks for SimOs {
         self.act()
     }
 
+    fn links(&mut self) -> Result<Vec<HostLink>, HostError> {
+        let os = self.get();
+        let link = |name: &String, is_bridge| HostLink {
+            name: name.clone(),
+            is_bridge,
+            master: os.networks.ports.get(name).cloned(),
+            mtu: Some(MTU),
+            is_up: true,
+        };
+        let bridges = os.bridges.keys().map(|name| link(name, true));
+        Ok(bridges.chain(os.networks.cards.keys().map(|name| link(name, false))).collect())
+    }
+
     fn ovsdb(&mut self, request: &str) -> Result<String, HostError> {
         if self.get().networks.switch.is_none() {
             return Err(HostError::Missing);
@@ -221,6 +242,12 @@ impl Switch {
         let condition = &operation["where"][0];
         let (table, wanted) = (word(&operation["table"]), &condition[2]);
         match (operation["op"].as_str().unwrap_or_default(), table.as_str()) {
+            ("select", "Bridge") if condition.is_null() => {
+                // Its ports are VMs', which are not asked for.
+                let row = |name| json!({ "name": name, "ports": ["set", []] });
+                json!({ "rows": self.bridges.keys().map(row).collect::<Vec<_>>() })
+            }
+            ("select", "Port") if condition[1] == "excludes" => json!({ "rows": [] }),
             ("select", "Bridge") => {
                 let found = self.bridges.contains_key(&word(wanted));
                 json!({ "rows": if found { vec![json!({ "_uuid": ["uuid", "b"] })] } else { vec![] } })

@@ -86,6 +86,8 @@ const UNIX_MS: u64 = 1_700_000_000_120;
 pub struct OsState {
     /// The date, in milliseconds since 1970; `None`: [`UNIX_MS`].
     unix_ms: Option<u64>,
+    /// When somebody first asked when it had booted.
+    booted_unix_ms: Option<u64>,
     pub(crate) files: BTreeMap<String, File>,
     pub(crate) storage: StorageState,
     kernels: BTreeMap<String, Arc<KernelImage>>,
@@ -221,6 +223,7 @@ impl OsState {
         self.networks.forget();
         self.exclusive.clear();
         self.booted = false;
+        self.booted_unix_ms = None;
         for ports in self.bridges.values_mut() {
             ports.clear();
         }
@@ -446,6 +449,11 @@ impl SimOs {
     pub fn add_bridge(&self, name: &str) {
         self.get_mut().bridges.insert(name.to_owned(), BTreeSet::new());
     }
+
+    /// Somebody removes a bridge.
+    pub fn remove_bridge(&self, name: &str) {
+        self.get_mut().bridges.remove(name);
+    }
 }
 
 impl OsState {
@@ -645,6 +653,11 @@ impl Host for SimOs {
 
     fn unix_ms(&mut self) -> u64 {
         self.get().unix_ms.unwrap_or(UNIX_MS)
+    }
+
+    fn booted_unix_ms(&mut self) -> u64 {
+        let now = self.unix_ms();
+        *self.get_mut().booted_unix_ms.get_or_insert(now)
     }
 
     fn has_link(&mut self, name: &str) -> Result<bool, HostError> {

@@ -115,6 +115,9 @@ pub trait Host {
     /// The time of day, in milliseconds since 1970.
     fn unix_ms(&mut self) -> u64;
 
+    /// When this host has booted, in milliseconds since 1970; 0 if it does not say.
+    fn booted_unix_ms(&mut self) -> u64;
+
     /// How far the host's time zone is ahead of UTC now.
     fn local_offset_seconds(&mut self) -> i32;
 

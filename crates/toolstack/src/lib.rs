@@ -4,6 +4,7 @@
 //! whether it runs on Linux or in the simulator. Its effects on Xen, the store and the host are in
 //! [`perform`], over traits that are passed in.
 
+pub mod around;
 pub mod balloon;
 pub mod bootloader;
 pub mod channel;
@@ -40,8 +41,8 @@ pub mod xlcfg;
 pub use machine::{
     Action, Asker, Begin, Boot, Census, Classes, ClientId, ConsoleKind, Copy, Created, Deed,
     DefinitionFile, Device, DeviceObject, DeviceState, DomainRow, Event, Fallback, Instant, Level,
-    LogRecord, MediumChange, Object, ObjectChange, ObjectClass, ObjectKey, Objects, OpenStep,
-    OperationObject, PermitRequest, PlanOf, Progress, Reply, ReplyWhen, Request, ShutdownRequest,
-    SrChange, StartedAll, StateChange, StateChanges, StepTime, Summary, Targets, Told, Toolstack,
-    Trace, VmObject, VmRow, VmState, VmStatus, Wanted, WorkId,
+    LogRecord, MediumChange, NetworkObject, Object, ObjectChange, ObjectClass, ObjectKey, Objects,
+    OpenStep, OperationObject, PermitRequest, PlanOf, Progress, Reply, ReplyWhen, Request,
+    ShutdownRequest, SrChange, StartedAll, StateChange, StateChanges, StepTime, Summary, Targets,
+    Told, Toolstack, Trace, VmObject, VmRow, VmState, VmStatus, Wanted, WorkId,
 };

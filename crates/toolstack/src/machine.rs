@@ -15,6 +15,7 @@
 
 mod adopt;
 mod adoption;
+mod around;
 mod changes;
 mod checkpoints;
 mod checks;
@@ -68,6 +69,8 @@ use crate::work::{
     AdoptionWork, Cost, Failure, LeftFiles, Output, QueryWork, SaveWork, Survey, SuspendWork, Work,
 };
 use adoption::Adopted;
+pub use around::NetworkObject;
+use around::Surroundings;
 pub use checkpoints::Copy;
 use checkpoints::Revert;
 use checks::WantedVm;
@@ -242,6 +245,8 @@ enum Purpose {
         wanted: Box<WantedVm>,
     },
     Observe,
+    /// Looks at what changes on the host by itself.
+    Around,
     /// Reads what was saved when the host was shut down.
     HostSaves(Boot),
     /// Checks that a VM can go back to a checkpoint.
@@ -435,6 +440,7 @@ pub struct Toolstack {
     past: trace::Past,
     log: events::Log,
     live: Live,
+    surroundings: Surroundings,
     moves: Moves,
     farewells: Farewells,
     /// Taken over by [`Event::Started`].
@@ -512,6 +518,7 @@ impl Toolstack {
             past: trace::Past::default(),
             log: events::Log::after(begin.revision),
             live: Live::after(begin.revision, begin.srs),
+            surroundings: Surroundings::default(),
             moves,
             farewells,
             files: begin.definitions,
@@ -565,7 +572,7 @@ impl Toolstack {
         let asks = self.moves.due.first().map(|(at, _)| *at);
         let says = self.farewells.due.first().map(|(at, _)| *at);
         let restart = self.restarts.first().map(|(at, _)| *at);
-        [wait, restart, asks, says, self.live.due].into_iter().flatten().min()
+        [wait, restart, asks, says, self.live.due, self.look_due()].into_iter().flatten().min()
     }
 
     /// Whether there is no operation and no work in progress.
@@ -621,6 +628,7 @@ impl Toolstack {
         while self.go_on_with_host_shutdowns(now, out) {
             self.translate_for_groups(out);
         }
+        self.look_in_time(now, out);
         self.note_objects(now, out);
         self.keep_journal(now, revision, out);
     }
@@ -673,6 +681,7 @@ impl Toolstack {
                 self.namesake_looked_at(now, client, domid, *wanted, result, out);
             }
             Purpose::Observe => self.handle_observed(now, result, out),
+            Purpose::Around => self.looked_around(now, result, out),
             Purpose::HostSaves(boot) => self.host_saves_read(now, boot, result, out),
             Purpose::CheckRevert { client, revert } => {
                 self.revert_checked(now, client, *revert, result, out);

@@ -16,8 +16,9 @@ use xen::{DomId, Uuid};
 pub use address::Prefix;
 pub use filter::{Filter, FilterChange};
 
-pub(crate) use connect::{check, connect, disconnect, forget_dead};
+pub(crate) use connect::{check, connect, disconnect, forget_dead, switches};
 
+use crate::around::HostLink;
 use crate::config::{Mac, VifConfig, VmConfig};
 use crate::device_model;
 use crate::host::Link;
@@ -66,6 +67,12 @@ pub trait Networks {
     /// # Errors
     /// What the kernel refuses.
     fn filter(&mut self, change: &FilterChange) -> Result<(), HostError>;
+
+    /// The host's interfaces, without the ends of domains'.
+    ///
+    /// # Errors
+    /// An errno of the kernel.
+    fn links(&mut self) -> Result<Vec<HostLink>, HostError>;
 
     /// Sends a request of JSON-RPC to Open vSwitch's database, and returns the answer.
     ///

@@ -14,6 +14,7 @@ use xen::{
 };
 use xen_build::{Built, HvmLoader, KernelImage};
 
+use crate::around::Around;
 use crate::checkpoint::Checkpoint;
 use crate::config::VmConfig;
 use crate::device_model::{ModelState, OwnModel, Process};
@@ -448,6 +449,7 @@ pub enum Output {
     SentAcpi,
     Devices(Vec<DeviceReading>),
     HostInfo(Box<HostInfo>),
+    Around(Box<Around>),
     Host(Box<HostTold>),
     Text(String),
     Vcpus(Box<VcpuReadings>),
@@ -492,6 +494,7 @@ impl Output {
             | Self::Left(_)
             | Self::Checked(_)
             | Self::HostInfo(_)
+            | Self::Around(_)
             | Self::Host(_)
             | Self::Text(_)
             | Self::SentAcpi

@@ -23,11 +23,20 @@ pub(crate) enum Class {
     Device,
     Operation,
     Sr,
+    Network,
+    Host,
 }
 
 impl Class {
-    pub(crate) const ALL: [Self; 5] =
-        [Self::Domain, Self::Vm, Self::Device, Self::Operation, Self::Sr];
+    pub(crate) const ALL: [Self; 7] = [
+        Self::Domain,
+        Self::Vm,
+        Self::Device,
+        Self::Operation,
+        Self::Sr,
+        Self::Network,
+        Self::Host,
+    ];
 
     pub(crate) fn as_str(self) -> &'static str {
         match self {
@@ -36,6 +45,8 @@ impl Class {
             Self::Device => "device",
             Self::Operation => "operation",
             Self::Sr => "sr",
+            Self::Network => "network",
+            Self::Host => "host",
         }
     }
 
@@ -50,6 +61,8 @@ impl Class {
             Object::Domain(_) => Self::Domain,
             Object::Operation(_) => Self::Operation,
             Object::Sr(_) => Self::Sr,
+            Object::Network(_) => Self::Network,
+            Object::Host(_) => Self::Host,
         }
     }
 }
@@ -291,6 +304,8 @@ fn json_of(object: &Object) -> Option<String> {
         Object::Domain(it) => it.as_ref().and_then(|it| text(&|| serde_json::to_string(it))),
         Object::Operation(it) => it.as_ref().and_then(|it| text(&|| serde_json::to_string(it))),
         Object::Sr(it) => it.as_ref().and_then(|it| text(&|| serde_json::to_string(it))),
+        Object::Network(it) => it.as_ref().and_then(|it| text(&|| serde_json::to_string(it))),
+        Object::Host(it) => it.as_ref().and_then(|it| text(&|| serde_json::to_string(it))),
     }
 }
 

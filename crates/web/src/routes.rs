@@ -51,6 +51,10 @@ pub(crate) fn router(shared: &Arc<Shared>, rest: Option<Router>) -> Router {
         .route("/v1/bugreport", get(reports::bugreport))
         .route("/v1/domains", get(objects::all(Class::Domain)))
         .route("/v1/srs", get(objects::all(Class::Sr)))
+        .route("/v1/host", get(objects::host))
+        .route("/v1/networks", get(objects::all(Class::Network)))
+        .route("/v1/networks/{network}", get(objects::network))
+        .route("/v1/networks/{network}/interfaces", get(objects::interfaces))
         .route("/v1/vdis/{vdi}/data", get(disks::read).put(disks::write))
         .route("/v1/operations", get(objects::all(Class::Operation)))
         .layer(from_fn_with_state(Arc::clone(shared), settle));

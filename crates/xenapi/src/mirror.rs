@@ -103,6 +103,8 @@ impl Live {
                 };
                 Dirty { storage: true, host: true, srs: BTreeSet::from([key]), ..Dirty::default() }
             }
+            // Read when they are asked for.
+            Object::Network(_) | Object::Host(_) => Dirty::default(),
         }
     }
 

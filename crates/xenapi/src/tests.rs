@@ -62,6 +62,7 @@ fn disk(state: &str) -> DeviceObject {
         name: Some("xvda".to_owned()),
         config: "format=raw,vdev=xvda,access=w,target=files:web".to_owned(),
         state: state.to_owned(),
+        network: None,
         operation: None,
     }
 }

@@ -9,6 +9,7 @@ pub(crate) mod devices;
 pub(crate) mod disown;
 pub(crate) mod doctor;
 pub(crate) mod domains;
+pub(crate) mod events;
 pub(crate) mod export;
 pub(crate) mod host;
 pub(crate) mod hypercalls;

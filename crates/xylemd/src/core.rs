@@ -31,6 +31,9 @@ use crate::watch::Orders;
 /// Least time between two reports of the same work.
 const REPORT_EVERY: Duration = Duration::from_millis(250);
 
+/// How often it is looked what has changed on the host by itself, while somebody follows.
+const LOOKS_EVERY_NS: u64 = 5_000_000_000;
+
 /// Shorter times are the latency of a worker, not queueing.
 const QUEUED_MIN: Duration = Duration::from_micros(50);
 
@@ -76,7 +79,7 @@ impl Core {
         let begin = std::time::Instant::now();
         let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let micros = u64::try_from(unix.as_micros()).unwrap_or(u64::MAX);
-        let machine = Toolstack::beginning(Begin {
+        let mut machine = Toolstack::beginning(Begin {
             // There is less than one change per microsecond, so a later daemon does not reuse
             // revisions.
             revision: micros,
@@ -85,6 +88,7 @@ impl Core {
             transfers: transfers.load()?.into_iter().filter_map(readable).collect(),
             srs,
         });
+        machine.set_looks_every(LOOKS_EVERY_NS);
         let state = Mutex::new(State { machine, ..State::default() });
         let begin_unix_ms = micros / 1000;
         let (interrupted, stats) = (Mutex::default(), Mutex::default());

@@ -119,6 +119,13 @@ impl Host for LinuxHost {
         &mut self.pci
     }
 
+    fn booted_unix_ms(&mut self) -> u64 {
+        // Domain 0 boots with the host.
+        let text = std::fs::read_to_string("/proc/stat").unwrap_or_default();
+        let line = text.lines().find_map(|line| line.strip_prefix("btime "));
+        line.and_then(|it| it.trim().parse::<u64>().ok()).map_or(0, |seconds| seconds * 1000)
+    }
+
     fn local_offset_seconds(&mut self) -> i32 {
         xen_linux::local_offset_seconds()
     }

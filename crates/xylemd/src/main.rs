@@ -16,6 +16,7 @@ mod host;
 mod images;
 mod journal;
 mod lanes;
+mod links;
 mod models;
 mod monitor;
 mod networks;

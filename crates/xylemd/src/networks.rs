@@ -7,6 +7,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use storage::HostError;
+use toolstack::around::HostLink;
 use toolstack::host::Link;
 use toolstack::network::{FilterChange, LinkUse, Networks, Prefix};
 use xen_linux::{Links, Route};
@@ -111,6 +112,10 @@ impl Networks for LinuxNetworks {
             }
             None => Err(HostError::Refused(format!("nft did not end within {NFT_SECONDS} s"))),
         }
+    }
+
+    fn links(&mut self) -> Result<Vec<HostLink>, HostError> {
+        crate::links::all(Path::new(crate::links::FOLDER)).map_err(|error| refusal(&error))
     }
 
     fn ovsdb(&mut self, request: &str) -> Result<String, HostError> {

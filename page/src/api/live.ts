@@ -1,7 +1,7 @@
 // The live model, as signals: what /v1/events tells, a moment at a time.
 import { createMemo, createRoot, createSignal } from 'solid-js';
 import { Mirror, type Model } from '../model/store';
-import type { Change, ClassName, Operation, Sr, Vm } from '../model/types';
+import type { Change, ClassName, Host, Operation, Sr, Vm } from '../model/types';
 import { get } from './client';
 
 export type Link = 'connecting' | 'online' | 'offline' | 'lost';
@@ -18,6 +18,8 @@ const versions = {
   domain: createSignal(0),
   operation: createSignal(0),
   sr: createSignal(0),
+  network: createSignal(0),
+  host: createSignal(0),
 } satisfies Record<ClassName, unknown>;
 
 const classes = Object.keys(versions) as ClassName[];
@@ -36,8 +38,10 @@ const lists = createRoot(() => ({
   vms: createMemo<Vm[]>(() => [...model('vm').vm.values()]),
   operations: createMemo<Operation[]>(() => [...model('operation').operation.values()]),
   srs: createMemo<Sr[]>(() => [...model('sr').sr.values()]),
+  // There is one, once xylemd has looked at it.
+  host: createMemo<Host | undefined>(() => model('host').host.get('host')),
 }));
-export const { vms, operations, srs } = lists;
+export const { vms, operations, srs, host } = lists;
 
 /** Collected for a moment: a thousand changes are drawn once. */
 const collectMs = 80;

@@ -1,35 +1,5 @@
 // What the first view says of the host.
-import type { Domain, DomainRow, Limits, Operation } from './types';
-
-export interface HostFacts {
-  totalMib: number | null;
-  freeMib: number | null;
-  cpus: number | null;
-  xen: string | null;
-  kernel: string | null;
-  hostName: string | null;
-  machine: string | null;
-}
-
-/** From the lines of `xy info`. */
-export function factsOf(info: readonly (readonly [string, string])[]): HostFacts {
-  const lines = new Map(info);
-  const number = (key: string): number | null => {
-    const value = Number.parseFloat(lines.get(key) ?? '');
-    return Number.isFinite(value) ? value : null;
-  };
-  const word = (key: string): string | null => lines.get(key)?.trim() || null;
-  const version = word('xen_version') ?? [word('xen_major'), word('xen_minor')].filter(Boolean).join('.');
-  return {
-    totalMib: number('total_memory'),
-    freeMib: number('free_memory'),
-    cpus: number('nr_cpus'),
-    xen: version === '' ? null : version + (word('xen_version') ? '' : (word('xen_extra') ?? '')),
-    kernel: word('release'),
-    hostName: word('host'),
-    machine: word('machine'),
-  };
-}
+import type { Domain, DomainRow, Host, Limits, Operation } from './types';
 
 export interface MemoryUse {
   totalKib: number;
@@ -39,8 +9,7 @@ export interface MemoryUse {
   foreignKib: number;
 }
 
-export function memoryUse(facts: HostFacts, domains: readonly DomainRow[]): MemoryUse | null {
-  if (facts.totalMib === null || facts.freeMib === null) return null;
+export function memoryUse(host: Host, domains: readonly DomainRow[]): MemoryUse {
   let domain0Kib = 0;
   let managedKib = 0;
   let foreignKib = 0;
@@ -49,7 +18,7 @@ export function memoryUse(facts: HostFacts, domains: readonly DomainRow[]): Memo
     else if (row.managed) managedKib += row.mem_kib;
     else foreignKib += row.mem_kib;
   }
-  return { totalKib: facts.totalMib * 1024, freeKib: facts.freeMib * 1024, domain0Kib, managedKib, foreignKib };
+  return { totalKib: host.memory_mib * 1024, freeKib: host.memory_free_mib * 1024, domain0Kib, managedKib, foreignKib };
 }
 
 export function foreignDomains(domains: Iterable<Domain>): Domain[] {

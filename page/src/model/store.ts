@@ -1,5 +1,5 @@
 // The live model: what the server told of, by class and key.
-import type { Change, ClassName, Device, Domain, ObjectsByClass, Operation, Sr, Vm } from './types';
+import type { Change, ClassName, Device, Domain, Host, Network, ObjectsByClass, Operation, Sr, Vm } from './types';
 
 export interface Model {
   vm: Map<string, Vm>;
@@ -7,14 +7,26 @@ export interface Model {
   domain: Map<string, Domain>;
   operation: Map<string, Operation>;
   sr: Map<string, Sr>;
+  network: Map<string, Network>;
+  host: Map<string, Host>;
 }
 
 export function emptyModel(): Model {
-  return { vm: new Map(), device: new Map(), domain: new Map(), operation: new Map(), sr: new Map() };
+  return {
+    vm: new Map(),
+    device: new Map(),
+    domain: new Map(),
+    operation: new Map(),
+    sr: new Map(),
+    network: new Map(),
+    host: new Map(),
+  };
 }
 
+const known = emptyModel();
+
 function isKnown(name: string): name is ClassName {
-  return name === 'vm' || name === 'device' || name === 'domain' || name === 'operation' || name === 'sr';
+  return Object.hasOwn(known, name);
 }
 
 /** Applies changes in order; what was touched, by class. Classes of a later server are ignored. */

@@ -29,6 +29,8 @@ export interface Device {
   name?: string;
   config: string;
   state: string;
+  /** Of an interface, if its network is one of this host. */
+  network?: string;
   operation?: number;
   frontend_state?: number;
   backend_state?: number;
@@ -93,6 +95,32 @@ export interface Sr {
   bytes: number | null;
   free_bytes: number | null;
   problem?: string | null;
+}
+
+export interface Network {
+  name: string;
+  kind: string;
+  exists: boolean;
+  up: boolean;
+  mtu: number | null;
+  ports: string[];
+  interfaces: number;
+}
+
+export interface Host {
+  name: string;
+  kernel: string;
+  xen_version: string;
+  cpus: number;
+  memory_mib: number;
+  memory_free_mib: number;
+  booted_unix_ms: number;
+}
+
+/** What interfaces have passed, since they were plugged. */
+export interface Traffic {
+  age_ns: number;
+  vifs: { domid: number; devid: number; received_bytes: number; sent_bytes: number }[];
 }
 
 export interface Vdi {
@@ -210,6 +238,8 @@ export interface ObjectsByClass {
   domain: Domain;
   operation: Operation;
   sr: Sr;
+  network: Network;
+  host: Host;
 }
 
 export type ClassName = keyof ObjectsByClass;

@@ -10,6 +10,7 @@ const places = [
   { path: 'vms', label: 'VMs' },
   { path: 'operations', label: 'Operations' },
   { path: 'storage', label: 'Storage' },
+  { path: 'networks', label: 'Networks' },
   { path: 'store', label: 'Store' },
   { path: 'limits', label: 'Limits' },
   { path: 'log', label: 'Log' },

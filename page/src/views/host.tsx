@@ -1,13 +1,13 @@
 import { For, Show, createMemo, lazy, Suspense } from 'solid-js';
 import { get, request } from '../api/client';
 import { hasHistory } from '../api/features';
-import { isCurrent, link as liveLink, model, operations, vms } from '../api/live';
+import { host, isCurrent, link as liveLink, model, operations, vms } from '../api/live';
 import { poll } from '../api/polled';
 import { countStates } from '../model/filter';
 import { bytes, count, duration, plainNumber, when } from '../model/format';
-import { endedLately, factsOf, failedLately, foreignDomains, inProgress, memoryUse } from '../model/host';
+import { endedLately, failedLately, foreignDomains, inProgress, memoryUse } from '../model/host';
 import { formatRoute } from '../model/route';
-import type { DomainRow, Health, Limits, Operation } from '../model/types';
+import type { DomainRow, Health, Host, Limits, Operation } from '../model/types';
 import { link } from '../router';
 import { nowMs } from '../ui/media';
 import { Meter } from '../ui/meter';
@@ -17,16 +17,14 @@ import { State } from '../ui/state';
 const HistoryGraphs = lazy(() => import('../ui/history').then((m) => ({ default: m.HistoryGraphs })));
 
 export function HostView() {
-  const info = poll((signal) => request<[string, string][]>('info', {}, 'info', signal), 5000);
   const domains = poll((signal) => request<DomainRow[]>('list', {}, 'domains', signal), 5000);
   const limits = poll((signal) => request<Limits>('limits', {}, 'limits', signal), 2000);
   const health = poll((signal) => get<Health>('/v1/health', signal), 10000);
-  const facts = createMemo(() => factsOf(info.value() ?? []));
   const states = createMemo(() => countStates(vms()));
   return (
     <div class="view">
-      <h1>{facts().hostName ?? 'Host'}</h1>
-      <Show when={liveLink() === 'offline' ? null : (info.error() ?? domains.error() ?? limits.error())}>{(text) => <Problem>{text()}</Problem>}</Show>
+      <h1>{host()?.name ?? 'Host'}</h1>
+      <Show when={liveLink() === 'offline' ? null : (domains.error() ?? limits.error())}>{(text) => <Problem>{text()}</Problem>}</Show>
       <div class="cards">
         <section class="card" aria-labelledby="vms-title">
           <h2 id="vms-title">VMs</h2>
@@ -50,7 +48,9 @@ export function HostView() {
         </section>
         <section class="card" aria-labelledby="memory-title">
           <h2 id="memory-title">Memory</h2>
-          <Memory info={info.value()} domains={domains.value()} isUnknown={info.error() !== null} />
+          <Show when={host()} fallback={isCurrent() ? <Empty>Not known.</Empty> : <Loading what="memory" />}>
+            {(it) => <Memory host={it()} domains={domains.value()} />}
+          </Show>
         </section>
         <section class="card" aria-labelledby="limits-title">
           <h2 id="limits-title">
@@ -86,11 +86,19 @@ export function HostView() {
             <dt>xylem-web</dt>
             <dd>{health.value()?.release ?? '–'}</dd>
             <dt>Xen</dt>
-            <dd>{facts().xen ?? '–'}</dd>
+            <dd>{host()?.xen_version ?? '–'}</dd>
             <dt>Domain 0</dt>
-            <dd>{facts().kernel ?? '–'}</dd>
+            <dd>{host()?.kernel ?? '–'}</dd>
             <dt>CPUs</dt>
-            <dd class="num">{facts().cpus ?? '–'}</dd>
+            <dd class="num">{host()?.cpus ?? '–'}</dd>
+            <Show when={host()?.booted_unix_ms}>
+              {(booted) => (
+                <>
+                  <dt>Booted</dt>
+                  <dd class="num">{when(booted(), nowMs())}</dd>
+                </>
+              )}
+            </Show>
             <dt>Domains of others</dt>
             <dd class="num">{foreignDomains(model('domain').domain.values()).length}</dd>
           </dl>
@@ -112,33 +120,29 @@ export function HostView() {
   );
 }
 
-function Memory(props: { info: [string, string][] | undefined; domains: DomainRow[] | undefined; isUnknown: boolean }) {
-  const use = createMemo(() => memoryUse(factsOf(props.info ?? []), props.domains ?? []));
+function Memory(props: { host: Host; domains: DomainRow[] | undefined }) {
+  const it = createMemo(() => memoryUse(props.host, props.domains ?? []));
   return (
-    <Show when={use()} fallback={props.isUnknown ? <Empty>Not known.</Empty> : <Loading what="memory" />}>
-      {(it) => (
-        <>
-          <Meter
-            label="Used"
-            value={it().totalKib - it().freeKib}
-            max={it().totalKib}
-            text={`${bytes((it().totalKib - it().freeKib) * 1024)} of ${bytes(it().totalKib * 1024)}`}
-          />
-          <dl class="facts">
-            <dt>Free</dt>
-            <dd class="num">{bytes(it().freeKib * 1024)}</dd>
-            <dt>VMs</dt>
-            <dd class="num">{bytes(it().managedKib * 1024)}</dd>
-            <dt>Domain 0</dt>
-            <dd class="num">{bytes(it().domain0Kib * 1024)}</dd>
-            <Show when={it().foreignKib > 0}>
-              <dt>Domains of others</dt>
-              <dd class="num">{bytes(it().foreignKib * 1024)}</dd>
-            </Show>
-          </dl>
-        </>
-      )}
-    </Show>
+    <>
+      <Meter
+        label="Used"
+        value={it().totalKib - it().freeKib}
+        max={it().totalKib}
+        text={`${bytes((it().totalKib - it().freeKib) * 1024)} of ${bytes(it().totalKib * 1024)}`}
+      />
+      <dl class="facts">
+        <dt>Free</dt>
+        <dd class="num">{bytes(it().freeKib * 1024)}</dd>
+        <dt>VMs</dt>
+        <dd class="num">{bytes(it().managedKib * 1024)}</dd>
+        <dt>Domain 0</dt>
+        <dd class="num">{bytes(it().domain0Kib * 1024)}</dd>
+        <Show when={it().foreignKib > 0}>
+          <dt>Domains of others</dt>
+          <dd class="num">{bytes(it().foreignKib * 1024)}</dd>
+        </Show>
+      </dl>
+    </>
   );
 }
 

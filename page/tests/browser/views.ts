@@ -131,6 +131,22 @@ export const views: View[] = [
     },
   },
   {
+    name: 'networks',
+    open: async (page) => {
+      await at(page, '#/networks');
+      await page.getByRole('region', { name: 'xenbr0' }).waitFor();
+      await page.locator('tbody td.num', { hasText: '/s' }).first().waitFor();
+    },
+  },
+  {
+    name: 'network',
+    open: async (page) => {
+      await at(page, '#/networks');
+      await page.getByRole('link', { name: /show those on xenbr0$/ }).click();
+      await page.getByRole('heading', { name: 'Interfaces of VMs on xenbr0' }).waitFor();
+    },
+  },
+  {
     name: 'store',
     open: async (page) => {
       await at(page, '#/store');

@@ -2,17 +2,18 @@ import { describe, expect, it } from 'vitest';
 import { actions, allows, canDo, warnings } from '../../src/model/actions';
 import { deviceLines, xenbusState } from '../../src/model/devices';
 import { bytes, duration } from '../../src/model/format';
-import { factsOf, failedLately, memoryUse } from '../../src/model/host';
+import { failedLately, memoryUse } from '../../src/model/host';
 import { byReason, isOver, progressWords } from '../../src/model/jobs';
 import { kindOf } from '../../src/model/kinds';
 import { merged } from '../../src/model/log';
+import { Rates, interfaceLines, networkState, ratesByNetwork } from '../../src/model/networks';
 import { remember } from '../../src/model/operations';
 import { formatRoute, parseRoute, tokenOf } from '../../src/model/route';
 import { coverage, extended, moved, toggled } from '../../src/model/selection';
 import { graphsOf } from '../../src/model/series';
 import { ownerOf } from '../../src/model/storage';
 import { scrollFor, windowOf } from '../../src/model/virtual';
-import type { StateChange } from '../../src/model/types';
+import type { Device, StateChange, Traffic } from '../../src/model/types';
 import { operation, vm } from './helpers';
 
 const action = (name: string) => actions.find((it) => it.name === name)!;
@@ -75,18 +76,51 @@ describe('words', () => {
 });
 
 describe('the host', () => {
-  it('is read from the lines of info', () => {
-    const facts = factsOf([['host', 'h'], ['total_memory', '100'], ['free_memory', '40'], ['xen_version', '4.17.0'], ['nr_cpus', '16']]);
-    expect(facts).toMatchObject({ hostName: 'h', xen: '4.17.0', cpus: 16 });
+  it('gives its memory to VMs and to others', () => {
+    const host = { name: 'h', kernel: 'k', xen_version: '4.17.0', cpus: 16, memory_mib: 100, memory_free_mib: 40, booted_unix_ms: 0 };
     const row = { name: null, uuid: '', kind: 'pv', mem_max_kib: 0, vcpus_online: 1, cpu_time_ns: 0, started_unix_s: null };
-    expect(memoryUse(facts, [{ ...row, domid: 0, mem_kib: 10, managed: false }, { ...row, domid: 1, mem_kib: 20, managed: true }])).toMatchObject({
-      totalKib: 102400, domain0Kib: 10, managedKib: 20, foreignKib: 0,
+    expect(memoryUse(host, [{ ...row, domid: 0, mem_kib: 10, managed: false }, { ...row, domid: 1, mem_kib: 20, managed: true }])).toMatchObject({
+      totalKib: 102400, freeKib: 40960, domain0Kib: 10, managedKib: 20, foreignKib: 0,
     });
-    expect(memoryUse(factsOf([]), [])).toBeNull();
   });
   it('has the latest failures first', () => {
     const list = [operation(1, { failure: 'x', ended_ns: 5 }), operation(2), operation(3, { failure: 'y', ended_ns: 9 })];
     expect(failedLately(list, 5).map((it) => it.id)).toEqual([3, 1]);
+  });
+});
+
+describe('networks', () => {
+  const vif = (of: string, devid: number, network?: string): Device => ({
+    vm: `${of}-uuid`, kind: 'vif', devid, config: `mac=00:16:3e:00:00:0${devid}`, state: 'attached', ...(network === undefined ? {} : { network }),
+  });
+  const counted = (received: number, sent: number): Traffic => ({
+    age_ns: 0, vifs: [{ domid: 1, devid: 0, received_bytes: received, sent_bytes: sent }],
+  });
+  const vms = new Map([['a-uuid', vm('a')], ['b-uuid', vm('b', { domid: null })]]);
+  const devices = [vif('b', 0, 'br0'), vif('a', 1, 'br1'), vif('a', 0, 'br0'), vif('a', 2)];
+  it('are there, up or not', () => {
+    const network = { name: 'br0', kind: 'bridge', exists: true, up: true, mtu: 1500, ports: [], interfaces: 0 };
+    expect([network, { ...network, up: false }, { ...network, exists: false }].map(networkState)).toEqual(['up', 'down', 'not there']);
+  });
+  it('have rates from two looks, and none from counters that begin anew', () => {
+    const rates = new Rates();
+    rates.take(counted(1000, 10), 5000);
+    expect(rates.of(1, 0)).toBeUndefined();
+    rates.take(counted(3000, 30), 7000);
+    expect(rates.of(1, 0)).toEqual({ received: 1000, sent: 10 });
+    // Two readers of one look.
+    rates.take(counted(3000, 30), 7100);
+    expect(rates.of(1, 0)).toEqual({ received: 1000, sent: 10 });
+    expect(ratesByNetwork(devices, vms, rates)).toEqual(new Map([['br0', { received: 1000, sent: 10 }]]));
+    expect(interfaceLines(devices, vms, rates, 'br0', []).map((it) => [it.vm?.name, it.rate?.sent])).toEqual([['a', 10], ['b', undefined]]);
+    rates.take(counted(5, 0), 9000);
+    expect(rates.of(1, 0)).toBeUndefined();
+  });
+  it('are searched by what interfaces say', () => {
+    const found = (words: string[]) => interfaceLines(devices, vms, new Rates(), undefined, words).map((it) => `${it.vm?.name}${it.device.devid}`);
+    expect(found([])).toEqual(['a0', 'a1', 'a2', 'b0']);
+    expect(found(['br0'])).toEqual(['a0', 'b0']);
+    expect(found(['a', '0:01'])).toEqual(['a1']);
   });
 });
 

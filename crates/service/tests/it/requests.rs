@@ -479,8 +479,10 @@ fn objects_are_told_by_class_and_key_and_a_cursor_goes_on() {
         {"class":"domain","key":"0","object":{"domid":0,"name":"Domain-0","uuid":"00000000-0000-0000-0000-000000000000"}}
         {"class":"vm","key":"01010101-0101-0101-0101-010101010101","object":{"autostart":null,"config":{"kind":"pv","memory_max_mib":16,"memory_mib":16,"vcpus":1,"vcpus_max":1},"defined":false,"domid":1,"name":"one","state":"running","uuid":"01010101-0101-0101-0101-010101010101"}}
         {"class":"device","key":"01010101-0101-0101-0101-010101010101/vbd/51744","object":{"config":"format=raw,vdev=xvdc,access=r,devtype=cdrom,target=/vm/cd.iso","devid":51744,"kind":"vbd","name":"xvdc","state":"attached","vm":"01010101-0101-0101-0101-010101010101"}}
-        {"class":"device","key":"01010101-0101-0101-0101-010101010101/vif/0","object":{"config":"devid=0,bridge=xenbr0","devid":0,"kind":"vif","state":"attached","vm":"01010101-0101-0101-0101-010101010101"}}
+        {"class":"device","key":"01010101-0101-0101-0101-010101010101/vif/0","object":{"config":"devid=0,bridge=xenbr0","devid":0,"kind":"vif","network":"xenbr0","state":"attached","vm":"01010101-0101-0101-0101-010101010101"}}
         {"class":"operation","key":"1","object":{"done":12,"failure":null,"id":1,"steps":12,"uuid":"01010101-0101-0101-0101-010101010101","vm":"one","what":"start"}}
+        {"class":"host","key":"host","object":{"cores_per_socket":2,"cpu_mhz":2400,"cpus":2,"dom0_memory_mib":1024,"dom0_vcpus":2,"kernel":"","machine":"","memory_free_mib":64495,"memory_mib":65536,"name":"sim","nodes":1,"release":"1.2.3","scheduler":"credit2","threads_per_core":1,"xen_version":"4.17.0-sim"}}
+        {"class":"network","key":"xenbr0","object":{"exists":true,"interfaces":1,"kind":"bridge","mtu":1500,"name":"xenbr0","ports":[],"up":true}}
     "#]]
     .assert_eq(&lines(&all));
     let none = read(&client, Some(all.cursor.clone()), &[]);
@@ -544,7 +546,7 @@ fn a_cursor_or_class_that_is_none_is_refused() {
     );
     assert_eq!(
         refused(None, &["vms"]),
-        "\"vms\" is no class of objects; there are vm, device, domain, operation, sr"
+        "\"vms\" is no class of objects; there are vm, device, domain, operation, sr, network, host"
     );
 }
 

@@ -149,13 +149,14 @@ fn a_follower_knows_at_every_moment_what_a_newcomer_is_told() {
             assert!(now >= operations, "an operation that has ended is forgotten too early");
             operations = now;
         }
-        // SRs change by what clients do themselves.
-        classes.insert(ObjectClass::Sr);
+        // SRs change by what clients do themselves, and nobody looks at this host (`surroundings.rs`).
+        classes.extend([ObjectClass::Sr, ObjectClass::Host]);
         assert_eq!(classes.into_iter().collect::<Vec<_>>(), ObjectClass::ALL, "all were seen");
         assert!(operations > 10, "{operations} operations");
         assert_eq!(follower.starts, 1, "it never had to start again");
         assert_eq!(follower.count(ObjectClass::Vm), 0, "{:?}", follower.known);
         assert_eq!(follower.count(ObjectClass::Device), 0);
+        assert_eq!(follower.count(ObjectClass::Network), 0);
     }
 }
 

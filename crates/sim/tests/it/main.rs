@@ -42,6 +42,7 @@ mod sharing;
 mod shutdown;
 mod storage;
 mod support;
+mod surroundings;
 mod suspend;
 mod troubles;
 mod tuning;

@@ -11,12 +11,14 @@ use std::sync::Arc;
 use live::{Cursor, Revision, Table};
 use xen::{DomId, Uuid};
 
+use super::around::{NetworkObject, concerns_host};
 use super::definitions::VmRow;
 use super::operation::{Operation, Outcome};
 use super::permits::SrChange;
 use super::progress::{OpenStep, STEPS_MAX};
 use super::trace::Summary;
 use super::{Action, ClientId, Instant, OperationId, Reply, Toolstack, VmState};
+use crate::around::HostFacts;
 use crate::config::VmConfig;
 use crate::layout::{self, DeviceKind, DeviceRef};
 use crate::xlcfg;
@@ -39,10 +41,20 @@ pub enum ObjectClass {
     Domain,
     Operation,
     Sr,
+    Network,
+    Host,
 }
 
 impl ObjectClass {
-    pub const ALL: [Self; 5] = [Self::Vm, Self::Device, Self::Domain, Self::Operation, Self::Sr];
+    pub const ALL: [Self; 7] = [
+        Self::Vm,
+        Self::Device,
+        Self::Domain,
+        Self::Operation,
+        Self::Sr,
+        Self::Network,
+        Self::Host,
+    ];
 
     #[must_use]
     pub fn as_str(self) -> &'static str {
@@ -52,6 +64,8 @@ impl ObjectClass {
             Self::Domain => "domain",
             Self::Operation => "operation",
             Self::Sr => "sr",
+            Self::Network => "network",
+            Self::Host => "host",
         }
     }
 }
@@ -64,6 +78,9 @@ pub enum ObjectKey {
     Domain(DomId),
     Operation(u64),
     Sr(Arc<str>),
+    Network(Arc<str>),
+    /// There is one.
+    Host,
 }
 
 impl ObjectKey {
@@ -75,6 +92,8 @@ impl ObjectKey {
             Self::Domain(_) => ObjectClass::Domain,
             Self::Operation(_) => ObjectClass::Operation,
             Self::Sr(_) => ObjectClass::Sr,
+            Self::Network(_) => ObjectClass::Network,
+            Self::Host => ObjectClass::Host,
         }
     }
 }
@@ -91,6 +110,8 @@ pub enum Object {
     Operation(Box<OperationObject>),
     /// What it is like stands in its file.
     Sr,
+    Network(NetworkObject),
+    Host(Box<HostFacts>),
 }
 
 #[derive(Clone, Debug)]
@@ -131,6 +152,8 @@ pub struct DeviceObject {
     /// As a configuration file has it; of a screen nothing.
     pub config: String,
     pub state: DeviceState,
+    /// Of an interface, if its network is on this host and no script of others connects it.
+    pub network: Option<Arc<str>>,
     /// The one on the device alone.
     pub operation: Option<u64>,
 }
@@ -171,6 +194,8 @@ struct Reader {
     client: ClientId,
     cursor: Cursor,
     classes: Classes,
+    /// How often the host was looked at for it, without news.
+    looks: u32,
 }
 
 /// Objects that were put together for one reader, for others that are told at the same time.
@@ -249,7 +274,12 @@ impl Live {
         }
     }
 
-    fn set(&mut self, key: ObjectKey, is_there: bool) {
+    /// Whether somebody waits for changes of such classes.
+    pub(super) fn has_reader(&self, is_wanted: impl Fn(&Classes) -> bool) -> bool {
+        self.readers.iter().any(|reader| is_wanted(&reader.classes))
+    }
+
+    pub(super) fn set(&mut self, key: ObjectKey, is_there: bool) {
         if is_there {
             self.table.put(key, ());
         } else {
@@ -290,6 +320,7 @@ impl Toolstack {
         }
         for (uuid, device) in self.live.devices.take() {
             let is_there = self.has_device(uuid, device);
+            self.note_place(uuid, device, is_there);
             self.live.set(ObjectKey::Device(uuid, device), is_there);
         }
         for domid in self.foreign.marks.take() {
@@ -320,10 +351,12 @@ impl Toolstack {
             .collect();
         for device in known {
             if !there.contains(&device) {
+                self.note_place(uuid, device, false);
                 self.live.set(ObjectKey::Device(uuid, device), false);
             }
         }
         for device in there {
+            self.note_place(uuid, device, true);
             self.live.set(ObjectKey::Device(uuid, device), true);
         }
     }
@@ -338,6 +371,13 @@ impl Toolstack {
     pub(super) fn config_of(&self, uuid: Uuid) -> Option<&Arc<VmConfig>> {
         let running = self.vms.get(&uuid).map(|vm| &vm.config);
         running.or_else(|| self.definitions.get(&uuid).map(|it| &it.config))
+    }
+
+    /// The configuration that has a device: while one comes or goes, that of the operation.
+    pub(super) fn config_with(&self, uuid: Uuid, device: DeviceRef) -> Option<&Arc<VmConfig>> {
+        let id = self.vms.get(&uuid).and_then(|vm| vm.plugs.get(&device));
+        let operation = id.and_then(|id| self.operations.get(id));
+        operation.map(Operation::config).or_else(|| self.config_of(uuid))
     }
 
     fn is_vm(&self, uuid: Uuid) -> bool {
@@ -360,7 +400,7 @@ impl Toolstack {
         if !self.has_device(uuid, device) {
             return None;
         }
-        let config = operation.map(Operation::config).or_else(|| self.config_of(uuid))?;
+        let config = self.config_with(uuid, device)?;
         let state = match operation.map(|it| &it.outcome) {
             Some(Outcome::Plugged { .. }) => DeviceState::Attaching,
             Some(_) => DeviceState::Detaching,
@@ -380,6 +420,7 @@ impl Toolstack {
             name: disk.map(|disk| disk.vdev.name.clone()),
             config: xlcfg::device_text(config, device).unwrap_or_default(),
             state,
+            network: self.surroundings.place(uuid, device).cloned(),
             operation: id.map(|id| id.0),
         })
     }
@@ -411,6 +452,8 @@ impl Toolstack {
                 self.operation_object(*id).map(Box::new).map(Object::Operation)
             }
             ObjectKey::Sr(_) => Some(Object::Sr),
+            ObjectKey::Network(name) => self.surroundings.network(name).map(Object::Network),
+            ObjectKey::Host => self.surroundings.host.clone().map(Box::new).map(Object::Host),
         }
     }
 
@@ -434,29 +477,54 @@ impl Toolstack {
     /// been collected, and only if there are any.
     pub(super) fn read_objects(
         &mut self,
-        client: ClientId,
-        cursor: Option<Cursor>,
-        classes: Classes,
+        (now, client): (Instant, ClientId),
+        (cursor, classes): (Option<Cursor>, Classes),
         waits: bool,
         out: &mut Vec<Action>,
     ) {
         // What the current event has changed is only known at its end.
-        let objects = self.objects(cursor, &classes, &mut Told::new());
-        if !waits || objects.starts_again || !objects.is_last {
+        let Some(begun) = cursor.filter(|_| waits) else {
+            if let Some((cursor, classes)) = self.look_first(now, client, (cursor, classes), out) {
+                self.tell_objects(client, cursor, &classes, out);
+            }
+            return;
+        };
+        let objects = self.objects(Some(begun), &classes, &mut Told::new());
+        if objects.starts_again || !objects.is_last {
             return out.push(Action::Reply { client, reply: Reply::Objects(Box::new(objects)) });
         }
         if self.live.readers.len() == READERS_MAX {
             let longest = self.live.readers.remove(0);
             self.tell_reader(&longest, out);
         }
-        let cursor = cursor.expect("one that begins has been answered");
-        self.live.readers.push(Reader { client, cursor, classes });
+        self.live.readers.push(Reader { client, cursor: begun, classes, looks: 0 });
     }
 
     fn tell_reader(&self, reader: &Reader, out: &mut Vec<Action>) {
-        let objects = self.objects(Some(reader.cursor), &reader.classes, &mut Told::new());
-        let objects = Box::new(objects);
-        out.push(Action::Reply { client: reader.client, reply: Reply::Objects(objects) });
+        self.tell_objects(reader.client, Some(reader.cursor), &reader.classes, out);
+    }
+
+    /// Answers those for whom the host was looked at so often without news: whoever is still there asks again.
+    pub(super) fn count_look(&mut self, looks_max: u32, out: &mut Vec<Action>) {
+        for mut reader in std::mem::take(&mut self.live.readers) {
+            reader.looks += u32::from(concerns_host(&reader.classes));
+            if reader.looks < looks_max {
+                self.live.readers.push(reader);
+            } else {
+                self.tell_reader(&reader, out);
+            }
+        }
+    }
+
+    pub(super) fn tell_objects(
+        &self,
+        client: ClientId,
+        cursor: Option<Cursor>,
+        classes: &Classes,
+        out: &mut Vec<Action>,
+    ) {
+        let objects = Box::new(self.objects(cursor, classes, &mut Told::new()));
+        out.push(Action::Reply { client, reply: Reply::Objects(objects) });
     }
 
     /// Tells those who wait for something that has changed.

@@ -32,7 +32,7 @@ impl Toolstack {
         match request {
             Request::Events { since, waits } => self.read_events(client, since, waits, out),
             Request::Objects { cursor, classes, waits } => {
-                self.read_objects(client, cursor, classes, waits, out);
+                self.read_objects((now, client), (cursor, classes), waits, out);
             }
             Request::Wait { target, state } => self.wait_for_state(client, target, state, out),
             Request::Operations => self.list_operations(now, client, out),

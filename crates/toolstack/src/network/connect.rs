@@ -1,6 +1,7 @@
 //! Connecting, and the opposite: what is done in which order.
 
 use core::net::{IpAddr, Ipv4Addr};
+use std::collections::BTreeMap;
 
 use storage::HostError;
 use xen::{DomId, Uuid};
@@ -47,6 +48,15 @@ pub(crate) fn check(
         }
         Network::Routed { gateway, .. } => address_of(host, gateway).map(drop).map_err(|it| it.to_string()),
         Network::Nat { .. } => Ok(()),
+    }
+}
+
+/// The bridges of Open vSwitch, with their ports that are not ours; none where it does not run.
+pub(crate) fn switches(host: &mut impl Host) -> Result<BTreeMap<String, Vec<String>>, HostError> {
+    match host.networks().ovsdb(&ovsdb::look_at_all()) {
+        Ok(answer) => ovsdb::all(&answer),
+        Err(HostError::Missing) => Ok(BTreeMap::new()),
+        Err(error) => Err(error),
     }
 }
 

@@ -4,6 +4,8 @@
 //! switch has taken note of a change when its `cur_cfg` is what `next_cfg` was made.
 //! Sources: RFC 7047, ovs-vswitchd.conf.db(5).
 
+use std::collections::BTreeMap;
+
 use serde_json::{Value, json};
 use storage::HostError;
 
@@ -68,6 +70,36 @@ fn notice() -> [Value; 2] {
 /// Asks for a bridge and for ports of this name.
 pub(super) fn look(bridge: &str, port: &str) -> String {
     transact(&[select("Bridge", bridge, &["_uuid"]), select("Port", port, &["_uuid"])])
+}
+
+/// Asks for all bridges, and for all ports but ours.
+pub(super) fn look_at_all() -> String {
+    let others = json!(["other_config", "excludes", ["map", [["transient", "true"]]]]);
+    transact(&[
+        json!({ "op": "select", "table": "Bridge", "where": [], "columns": ["name", "ports"] }),
+        json!({ "op": "select", "table": "Port", "where": [others], "columns": ["_uuid", "name"] }),
+    ])
+}
+
+/// The bridges, and those of their ports that are not ours.
+pub(super) fn all(answer: &str) -> Result<BTreeMap<String, Vec<String>>, HostError> {
+    let results = results(answer)?;
+    let name = |row: &Value| row.get("name")?.as_str().map(str::to_owned);
+    let id = |pair: &Value| pair.get(1)?.as_str().map(str::to_owned);
+    let ports = rows(&results, 1);
+    let ports: BTreeMap<String, String> =
+        ports.iter().filter_map(|row| Some((id(row.get("_uuid")?)?, name(row)?))).collect();
+    let named = |of: &Value| -> Vec<String> {
+        let ids = match (of.get(0).and_then(Value::as_str), of.get(1).and_then(Value::as_array)) {
+            (Some("set"), Some(ids)) => ids.iter().filter_map(id).collect(),
+            // A set of one is written without brackets.
+            _ => id(of).into_iter().collect::<Vec<_>>(),
+        };
+        ids.iter().filter_map(|id| ports.get(id).cloned()).collect()
+    };
+    let bridges = rows(&results, 0);
+    let bridge = |row: &Value| Some((name(row)?, row.get("ports").map(named).unwrap_or_default()));
+    Ok(bridges.iter().filter_map(bridge).collect())
 }
 
 /// What there is of a bridge and a port.
@@ -208,6 +240,23 @@ pub(super) fn has_noticed(answer: &str, number: i64) -> Result<bool, HostError> 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn bridges_have_those_of_their_ports_that_are_not_ours() {
+        let request: Value = serde_json::from_str(&look_at_all()).unwrap();
+        let ours = json!(["other_config", "excludes", ["map", [["transient", "true"]]]]);
+        assert_eq!(request["params"][2]["where"], json!([ours]));
+        // A set of one is written as that one; of the second bridge's ports one is ours.
+        let answer = r#"{"id":1,"error":null,"result":[
+            {"rows":[{"name":"one","ports":["uuid","p1"]},{"name":"two","ports":["set",[["uuid","p2"],["uuid","p3"]]]},
+                {"name":"none","ports":["set",[]]},{"name":7}]},
+            {"rows":[{"_uuid":["uuid","p1"],"name":"one"},{"_uuid":["uuid","p2"],"name":"eth1"}]}]}"#;
+        let found = all(answer).unwrap();
+        let ports = |names: &[&str]| names.iter().map(|it| (*it).to_owned()).collect::<Vec<_>>();
+        let expected = [("none", ports(&[])), ("one", ports(&["one"])), ("two", ports(&["eth1"]))];
+        assert_eq!(found, expected.map(|(name, ports)| (name.to_owned(), ports)).into());
+        assert!(all("{}").is_err());
+    }
 
     #[test]
     fn a_port_is_added_in_place_of_an_earlier_one() {

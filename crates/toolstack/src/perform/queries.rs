@@ -1,19 +1,21 @@
 //! Work that reads, or sends requests to guests, and does not change a VM.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use xen::{DomId, DomainInfo, DomainRef, Errno, HvmParam, Hypervisor, Trigger, Uuid};
+use xen::{DomId, DomainInfo, DomainRef, Errno, HvmParam, Hypervisor, Trigger, Uuid, VersionInfo};
 use xenstore::client::{Batch, Client, Nodes as _, Transport};
 
 use super::{Performer, failure, refused, store};
 use crate::ConsoleKind;
+use crate::around::{self, Around, HostFacts};
 use crate::config::VmConfig;
 use crate::device_model::Process;
 use crate::domains::DomainSet;
 use crate::host::Host;
 use crate::layout::{Ends, vm_link};
 use crate::machine::{Fallback, ShutdownRequest};
+use crate::network;
 use crate::tuning::SchedQuestion;
 use crate::work::{
     Failure, HostInfo, IdentityCheck, Output, Survey, VcpuReading, VcpuReadings, WorkClass,
@@ -56,6 +58,12 @@ pub enum QueryWork {
         command: String,
     },
     HostInfo,
+    /// What may change on the host without our doing. What is known of Xen need not be read again; of VMs' networks
+    /// these are in use.
+    LookAround {
+        known: Option<Arc<VersionInfo>>,
+        used: BTreeSet<Arc<str>>,
+    },
     /// What concerns Xen and the machine as a whole.
     Host(Box<HostAsk>),
     /// Checks a configuration against the host; nothing is created.
@@ -103,6 +111,10 @@ impl QueryWork {
                 domain: Some(*domain),
             },
             Self::HostInfo => info("host-info", None),
+            // Open vSwitch may take its time.
+            Self::LookAround { .. } => {
+                WorkInfo { name: "look-around", class: WorkClass::Change, domain: None }
+            }
             Self::Host(_) => info("host", None),
             // It may have to parse a kernel.
             Self::Check { .. } => {
@@ -138,6 +150,9 @@ impl QueryWork {
                 by.speak_to_model(domain.domid, model, command).map(Output::Text)
             }
             Self::HostInfo => by.host_info().map(|info| Output::HostInfo(Box::new(info))),
+            Self::LookAround { known, used } => {
+                Ok(Output::Around(Box::new(by.look_around(known, &used))))
+            }
             Self::Host(ask) => by.host_work(*ask),
             Self::Check { config, uuid, is_whole, own } => {
                 Ok(Output::Checked(by.check(&config, uuid, is_whole, &own)))
@@ -260,6 +275,44 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
             physical: self.xen.phys_info().map_err(unreadable)?,
             set_aside: self.xen.set_aside().ok(),
         })
+    }
+
+    /// Two hypercalls, once Xen's version is known, whatever the number of domains.
+    fn look_around(
+        &mut self,
+        known: Option<Arc<VersionInfo>>,
+        used: &BTreeSet<Arc<str>>,
+    ) -> Around {
+        let host = self.host_facts(known).ok().flatten();
+        let links = self.host.networks().links();
+        let networks = links.and_then(|links| {
+            let switches = network::switches(&mut self.host)?;
+            Ok(around::networks(&links, &switches, |key| used.contains(key)))
+        });
+        Around { host, networks: networks.ok() }
+    }
+
+    fn host_facts(&mut self, known: Option<Arc<VersionInfo>>) -> Result<Option<HostFacts>, Errno> {
+        const PAGES_PER_MIB: u64 = 256;
+        let version = match known {
+            Some(version) => version,
+            None => Arc::new(self.xen.version_info()?),
+        };
+        let it = self.xen.phys_info()?;
+        let Some(dom0) = self.xen.domain(DomId::DOM0)? else { return Ok(None) };
+        Ok(Some(HostFacts {
+            version,
+            cpus: it.cpus,
+            nodes: it.nodes,
+            cores_per_socket: it.cores_per_socket,
+            threads_per_core: it.threads_per_core,
+            cpu_khz: it.cpu_khz,
+            memory_mib: it.pages / PAGES_PER_MIB,
+            memory_free_mib: it.pages_free.saturating_sub(it.pages_outstanding) / PAGES_PER_MIB,
+            dom0_memory_mib: dom0.pages / PAGES_PER_MIB,
+            dom0_vcpus: dom0.vcpus_online,
+            booted_unix_ms: self.host.booted_unix_ms(),
+        }))
     }
 
     pub(super) fn survey(&mut self, known: &BTreeMap<DomId, Uuid>) -> Result<Survey, Failure> {

@@ -221,11 +221,59 @@ pub(crate) async fn vm(
     let mirror = shared.mirror_of(&caller.who.scope);
     let key = (Class::Vm, uuid_of(&mirror, &vm)?);
     let fields = fields_of(&query.unwrap_or_default());
+    one(&mirror, &key, &fields, &headers).ok_or_else(|| Problem::not_found(no_vm(&vm)))
+}
+
+/// The host, of which there is one.
+pub(crate) async fn host(
+    State(shared): State<Arc<Shared>>,
+    Extension(caller): Extension<Caller>,
+    RawQuery(query): RawQuery,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
+    let fields = fields_of(&query.unwrap_or_default());
+    one(&shared.mirror_of(&caller.who.scope), &(Class::Host, "host".to_owned()), &fields, &headers)
+        .ok_or_else(|| Problem::not_found("xylemd has not looked at its host yet".to_owned()))
+}
+
+pub(crate) async fn network(
+    State(shared): State<Arc<Shared>>,
+    Path(name): Path<String>,
+    Extension(caller): Extension<Caller>,
+    RawQuery(query): RawQuery,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
+    let fields = fields_of(&query.unwrap_or_default());
+    one(&shared.mirror_of(&caller.who.scope), &(Class::Network, name.clone()), &fields, &headers)
+        .ok_or_else(|| Problem::not_found(format!("{name} is not a network here")))
+}
+
+/// An object with its `ETag`; `None` if there is none.
+fn one(mirror: &Mirror, key: &Key, fields: &[String], headers: &HeaderMap) -> Option<Response> {
     mirror.read(|table| {
-        let kept = table.get(&key);
-        let kept = kept.ok_or_else(|| Problem::not_found(no_vm(&vm)))?;
-        let tag = mirror.tag(table.revision_of(&key).unwrap_or_default());
-        Ok(tagged(selected(&kept.json, &fields), &tag, &headers))
+        let tag = mirror.tag(table.revision_of(key)?);
+        Some(tagged(selected(&table.get(key)?.json, fields), &tag, headers))
+    })
+}
+
+/// The interfaces of VMs that are to be on a network.
+pub(crate) async fn interfaces(
+    State(shared): State<Arc<Shared>>,
+    Path(name): Path<String>,
+    Extension(caller): Extension<Caller>,
+) -> Result<Response, Problem> {
+    shared.mirror_of(&caller.who.scope).read(|table| {
+        if table.get(&(Class::Network, name.clone())).is_none() {
+            return Err(Problem::not_found(format!("{name} is not a network here")));
+        }
+        let keys = table.keys_from((Class::Device, String::new()));
+        let kept = keys.take_while(|(of, _)| *of == Class::Device).filter_map(|key| table.get(key));
+        let is_on = |kept: &&Arc<Kept>| match &kept.object {
+            Object::Device(Some(it)) => it.network.as_ref() == Some(&name),
+            _ => false,
+        };
+        let texts: Vec<&str> = kept.filter(is_on).map(|it| &*it.json).collect();
+        Ok(json(format!("[{}]", texts.join(","))))
     })
 }
 
@@ -259,10 +307,10 @@ mod tests {
         );
         assert_eq!(value_of(query, "x").as_deref(), Some("a b c%zz%4"));
         assert_eq!(value_of(query, "y"), None);
-        let error = classes_of("class=host").unwrap_err();
+        let error = classes_of("class=cow").unwrap_err();
         assert_eq!(
             error.detail,
-            "\"host\" is no class of objects; there are domain, vm, device, operation, sr"
+            "\"cow\" is no class of objects; there are domain, vm, device, operation, sr, network, host"
         );
         assert_eq!(decode("%ff%"), "\u{fffd}%");
     }

@@ -6,8 +6,8 @@ mod words;
 use std::sync::OnceLock;
 
 use api::{
-    Answer, DeviceObject, DomainObject, ObjectChange, OperationObject, Reply, Request, SrRow,
-    Trace, VmObject,
+    Answer, DeviceObject, DomainObject, HostObject, NetworkObject, ObjectChange, OperationObject,
+    Reply, Request, SrRow, Trace, VmObject,
 };
 use axum::body::Body;
 use axum::http::{HeaderValue, header};
@@ -118,9 +118,20 @@ fn list_parameters() -> Vec<Value> {
     ]
 }
 
+/// Of a call for one object, with what names it.
+fn of_one(name: Option<Value>) -> Vec<Value> {
+    let lists = list_parameters();
+    let same = lists.into_iter().filter(|it| it["name"] == "fields" || it["in"] == "header");
+    name.into_iter().chain(same).collect()
+}
+
 fn change_parameters() -> Vec<Value> {
     vec![
-        parameter("query", "class", "Objects of these classes: domain, vm, device, operation, sr."),
+        parameter(
+            "query",
+            "class",
+            "Objects of these classes: domain, vm, device, operation, sr, network, host.",
+        ),
         parameter("query", "since", "The cursor of an earlier answer."),
     ]
 }
@@ -237,10 +248,15 @@ impl Document {
 
     fn add_objects(&mut self) {
         let vm = parameter("path", "vm", "A VM's UUID, name or domid.");
-        let lists: [(&str, &str, Schema); 4] = [
+        let lists: [(&str, &str, Schema); 5] = [
             ("/v1/vms", "All VMs, defined or running.", self.schema::<VmObject>()),
             ("/v1/domains", "Domains of other toolstacks.", self.schema::<DomainObject>()),
             ("/v1/srs", "All SRs.", self.schema::<SrRow>()),
+            (
+                "/v1/networks",
+                "Networks that the host has, or that VMs are to be on.",
+                self.schema::<NetworkObject>(),
+            ),
             (
                 "/v1/operations",
                 "Operations in progress, and the last that have ended.",
@@ -258,6 +274,28 @@ impl Document {
         let call = json!({ "summary": "A VM's devices.", "parameters": [vm] });
         let answer = json!({ "type": "array", "items": devices });
         self.add("get", "/v1/vms/{vm}/devices", call, Some(answer));
+        let host = self.schema::<HostObject>();
+        let call = json!({
+            "summary": "The host.",
+            "description": "Looked at every few seconds.",
+            "parameters": of_one(None),
+        });
+        self.add("get", "/v1/host", call, Some(json!(host)));
+        let network = parameter("path", "network", "A network's name.");
+        let one = self.schema::<NetworkObject>();
+        let call = json!({ "summary": "A network.", "parameters": of_one(Some(network.clone())) });
+        self.add("get", "/v1/networks/{network}", call, Some(json!(one)));
+        let interfaces = self.schema::<DeviceObject>();
+        let call = json!({
+            "summary": "The interfaces of VMs that are to be on a network.",
+            "parameters": [network],
+        });
+        let answer = json!({ "type": "array", "items": interfaces });
+        self.add("get", "/v1/networks/{network}/interfaces", call, Some(answer));
+        self.add_changes();
+    }
+
+    fn add_changes(&mut self) {
         let trace = self.schema::<Trace>();
         let call = json!({
             "summary": "An operation, and where its time goes.",

@@ -155,6 +155,23 @@ fn objects_are_read_by_class_part_and_field() {
     assert_eq!(kinds, ["vbd", "vif"]);
     assert_eq!(get("/v1/domains").1[0]["name"], "Domain-0");
     assert_eq!(get("/v1/srs").1[0]["name"], "files");
+    let (_, networks) = get("/v1/networks?fields=name,kind,ports,exists");
+    let names: Vec<_> = networks.as_array().unwrap().iter().map(|it| &it["name"]).collect();
+    assert_eq!(names, ["inside", "xenbr0"]);
+    let ports = json!({ "name": "xenbr0", "kind": "bridge", "exists": true, "ports": ["eno1"] });
+    assert_eq!(networks[1], ports);
+    let (_, network) = get("/v1/networks/xenbr0");
+    let (_, interfaces) = get("/v1/networks/xenbr0/interfaces");
+    let interfaces = interfaces.as_array().unwrap();
+    assert_eq!(network["interfaces"], interfaces.len());
+    assert!(interfaces.contains(&devices[1]), "{interfaces:?}");
+    assert_eq!(get("/v1/networks/inside/interfaces").1, json!([]));
+    let missing = get("/v1/networks/nowhere/interfaces");
+    assert_eq!((missing.0, detail(&missing)), (404, "nowhere is not a network here"));
+    let (_, host) = get("/v1/host");
+    assert_eq!((&host["name"], &host["cpus"]), (&json!("simulated"), &json!(4)));
+    assert!(host["memory_free_mib"].as_u64() < host["memory_mib"].as_u64(), "{host}");
+    assert_eq!(get("/v1/host?fields=cpus").1, json!({ "cpus": 4 }));
     let (_, operations) = get("/v1/operations?limit=1");
     let id = &operations[0]["id"];
     let (status, trace) = get(&format!("/v1/operations/{id}"));
@@ -171,7 +188,7 @@ fn objects_are_read_by_class_part_and_field() {
 #[test]
 fn what_has_not_changed_is_not_sent_again() {
     let web = Web::new();
-    for path in ["/v1/vms", "/v1/vms/web-0"] {
+    for path in ["/v1/vms", "/v1/vms/web-0", "/v1/networks", "/v1/networks/xenbr0"] {
         let response = web.send("GET", path, Some(Role::Viewer), &[], "");
         let tag = response.headers()["etag"].to_str().unwrap().to_owned();
         let headers = [("if-none-match", tag.as_str())];

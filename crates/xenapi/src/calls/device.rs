@@ -134,6 +134,7 @@ pub(super) fn create_vbd(facade: &mut Facade, ctx: &Ctx<'_>) -> Result<Step, Fai
         name: Some(name),
         config,
         state: "detached".to_owned(),
+        network: None,
         operation: None,
     };
     create(facade, &given, vm, (Class::Vbd, device_uuid(vm, "vbd", devid)), object)
@@ -201,6 +202,7 @@ pub(super) fn create_vif(facade: &mut Facade, ctx: &Ctx<'_>) -> Result<Step, Fai
         name: None,
         config,
         state: "detached".to_owned(),
+        network: None,
         operation: None,
     };
     create(facade, &given, vm, (Class::Vif, device_uuid(vm, "vif", devid)), object)

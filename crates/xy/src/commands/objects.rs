@@ -2,7 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use api::{DeviceObject, Object, ObjectChange, Objects, OperationObject, Request, VmObject};
+use api::{
+    DeviceObject, HostObject, NetworkObject, Object, ObjectChange, Objects, OperationObject,
+    Request, VmObject,
+};
 
 use super::expect_reply;
 use crate::columns::shown;
@@ -77,6 +80,8 @@ fn line(change: &ObjectChange, names: &Names) -> String {
             }),
         ),
         Object::Operation(it) => ("operation", it.as_deref().map(operation)),
+        Object::Network(it) => ("network", it.as_ref().map(network)),
+        Object::Host(it) => ("host", it.as_deref().map(host)),
     };
     let text = text.unwrap_or_else(|| "is gone".to_owned());
     format!("{revision} {class} {}: {}\n", shown(&key), shown(&text))
@@ -100,6 +105,26 @@ fn device(it: &DeviceObject) -> String {
     let operation = it.operation.map(|id| format!(" by operation {id}")).unwrap_or_default();
     let config = if it.config.is_empty() { String::new() } else { format!(", {}", it.config) };
     format!("{name}{}{operation}{config}", it.state)
+}
+
+fn network(it: &NetworkObject) -> String {
+    let state = match (it.exists, it.up) {
+        (false, _) => "is not there",
+        (true, false) => "down",
+        (true, true) => "up",
+    };
+    let mut parts = vec![it.kind.clone(), state.to_owned()];
+    parts.extend(it.mtu.map(|mtu| format!("MTU {mtu}")));
+    parts.extend((!it.ports.is_empty()).then(|| format!("ports {}", it.ports.join(" "))));
+    parts.push(format!("{} interfaces of VMs", it.interfaces));
+    parts.join(", ")
+}
+
+fn host(it: &HostObject) -> String {
+    format!(
+        "Xen {}, {} CPUs, {} MiB, of which {} MiB are free",
+        it.xen_version, it.cpus, it.memory_mib, it.memory_free_mib
+    )
 }
 
 fn operation(it: &OperationObject) -> String {

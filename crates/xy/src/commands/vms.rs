@@ -1,8 +1,8 @@
-//! Commands for defined VMs, and for events.
+//! Commands for defined VMs.
 
 use std::fmt::Write as _;
 
-use api::{Define, Request, StartedAll, StateChange, StateChanges, Target, VmRow};
+use api::{Define, Request, StartedAll, Target, VmRow};
 
 use super::{create, expect_done, expect_reply};
 use crate::columns::{self, shown};
@@ -126,62 +126,4 @@ pub(crate) fn wait(session: &mut Session, options: &Options) -> Result<(), Failu
         options.value("timeout").map(|it| number("wait", "--timeout", it)).transpose()?;
     let (target, state) = (Target(target.clone()), state.clone());
     expect_done(&session.call(&Request::WaitFor { target, state, timeout_s })?)
-}
-
-pub(crate) fn events(session: &mut Session, options: &Options) -> Result<(), Failure> {
-    let since = options.value("since").map(|it| number("events", "--since", it)).transpose()?;
-    let (follow, json) = (options.has("follow"), options.has("json"));
-    let mut request = Request::Events { since, wait: false };
-    loop {
-        let changes = expect_reply!(session.call(&request)?, Changes);
-        let is_all = changes.changes.is_empty();
-        print_changes(session, &changes, json);
-        // Stop when the reader has closed our output.
-        if session.try_flush().is_err() || (is_all && !follow) {
-            return Ok(());
-        }
-        // Only wait once all known changes have been read.
-        let wait = follow && is_all;
-        request = Request::Events { since: Some(changes.revision), wait };
-    }
-}
-
-/// A line for each change, or for each state if the given revision is too old.
-fn print_changes(session: &mut Session, it: &StateChanges, json: bool) {
-    if json {
-        // One object per line, so that a stream can be parsed line by line.
-        let line = serde_json::to_string(it).expect("api types always serialise");
-        return session.print(&(line + "\n"));
-    }
-    if it.too_old {
-        session.tell("older changes are no longer kept; these are the current states");
-    }
-    for status in it.snapshot.iter().flatten() {
-        let domid = status.domid.map_or(String::new(), |domid| format!(" (domain {domid})"));
-        let name = shown(&status.name);
-        session.print(&format!("{} {name}{domid} is {}\n", status.revision, status.state));
-    }
-    if let Some(states) = &it.snapshot {
-        session.print(&format!("{} {} VMs\n", it.revision, states.len()));
-    }
-    for change in &it.changes {
-        session.print(&line(change));
-    }
-}
-
-fn line(it: &StateChange) -> String {
-    let domid = it.domid.map_or(String::new(), |domid| format!(" (domain {domid})"));
-    let reason = if it.reason.is_empty() { String::new() } else { format!(": {}", it.reason) };
-    let (vm, reason) = (shown(&it.vm), shown(&reason));
-    let clock = it.unix_ms / 1000 % 86_400;
-    format!(
-        "{} {:02}:{:02}:{:02}.{:03}Z {vm}{domid} {} -> {}{reason}\n",
-        it.revision,
-        clock / 3600,
-        clock / 60 % 60,
-        clock % 60,
-        it.unix_ms % 1000,
-        it.before,
-        it.after,
-    )
 }

@@ -664,7 +664,7 @@ fn help_is_there_without_a_daemon() {
          vm-list             List all VMs, defined or only running
          start               Start a defined VM
          wait                Wait until a VM is running, paused, preserved, down or gone
-         events              Print state changes of VMs
+         events              Print state changes of VMs, or what has changed of objects
          objects             Print what the daemon knows, and with -f each change of it
          trace               List the last operations, or draw where the time of one went
          xl                  Take xl's place: its commands, messages and exit status, for scripts

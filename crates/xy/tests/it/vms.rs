@@ -78,6 +78,29 @@ const NOTHING: &str =
     r#"{"ok":{"changes":{"revision":12,"too_old":false,"snapshot":null,"changes":[]}}}"#;
 
 #[test]
+fn what_there_is_of_devices_is_told_with_the_names_of_their_vms() {
+    let page = r#"{"ok":{"objects":{"cursor":"7-9","is_last":true,"starts_again":true,"changes":[
+        {"revision":5,"key":"u-1","class":"vm","object":{"uuid":"u-1","name":"web","state":"running"}},
+        {"revision":7,"key":"u-1/vif/0","class":"device","object":{"vm":"u-1","kind":"vif","devid":0,"config":"bridge=br\u001b","network":"br","state":"attached"}}]}}}"#
+        .replace("\n        ", "");
+    let (said, asked) = Daemon::new(&[&[&page]]).run(&["events", "device"]);
+    let said = render(&said);
+    // When it was heard of is the moment of this test.
+    let (time, rest) = said.split_once(' ').unwrap();
+    assert!(time.len() == 13 && time.ends_with('Z'), "{time}");
+    expect![[r#"
+        device web/vif/0: is attached, network br, as bridge=br?
+        ! go on from here with --since 7-9
+        = 0
+    "#]]
+    .assert_eq(rest);
+    let expected =
+        r#"{"version":1,"op":"objects","cursor":null,"classes":["device","vm"],"wait":false}"#;
+    assert_eq!(asked, [expected]);
+    assert_eq!(run_alone(&["events", "--since", "7-9"]).status, Some(2));
+}
+
+#[test]
 fn objects_are_read_to_the_end_with_the_names_of_vms() {
     let first = r#"{"ok":{"objects":{"cursor":"7-9","is_last":false,"starts_again":true,"changes":[
         {"revision":5,"key":"u-1","class":"vm","object":{"uuid":"u-1","name":"web","state":"running","domid":4,"defined":true,"config":{"kind":"pvh","memory_mib":128,"memory_max_mib":256,"vcpus":2,"vcpus_max":4},"operations":[12]}},

@@ -6,7 +6,7 @@ use super::super::{
 };
 use super::STRICT;
 use crate::commands::{
-    bugreport, doctor, domains, host, hypercalls, objects, pci, pools, psr, top, trace, vms,
+    bugreport, doctor, domains, events, host, hypercalls, objects, pci, pools, psr, top, trace, vms,
 };
 use crate::options::Flag;
 
@@ -435,20 +435,25 @@ pub(super) const COMMANDS: &[Command] = &[
     },
     Command {
         name: "events",
-        usage: "[options]",
-        about: "Print state changes of VMs",
+        usage: "[options] [all|vm|device|domain|operation|sr|network|host]...",
+        about: "Print state changes of VMs, or what has changed of objects",
         flags: &[
-            Flag::with_value('s', "since", "REVISION", "Only changes after this revision."),
+            Flag::with_value(
+                's',
+                "since",
+                "REVISION",
+                "Only changes after this revision; of classes, after this cursor.",
+            ),
             Flag::new('f', "follow", "Keep printing changes as they come."),
             Flag::new('\0', "json", "Print JSON, an object in each line."),
         ],
-        operands: (0, 0),
+        operands: (0, 8),
         dry_run: DryRun::Impossible,
-        run: vms::events,
+        run: events::events,
     },
     Command {
         name: "objects",
-        usage: "[options] [vm|device|domain|operation|sr]...",
+        usage: "[options] [vm|device|domain|operation|sr|network|host]...",
         about: "Print what the daemon knows, and with -f each change of it",
         flags: &[
             Flag::with_value(
@@ -460,7 +465,7 @@ pub(super) const COMMANDS: &[Command] = &[
             Flag::new('f', "follow", "Keep printing what changes, each object as it is then."),
             Flag::new('\0', "json", "Print JSON, an object in each line."),
         ],
-        operands: (0, 5),
+        operands: (0, 7),
         dry_run: DryRun::Impossible,
         run: objects::objects,
     },
