@@ -27,14 +27,11 @@ impl RestoredConfig {
         self.memory_pages + self.extra_pages()
     }
 
-    /// Pages that the domain may own while it is loaded. A translated guest that has not given back
-    /// what there was no memory for had all its frames written.
+    /// Pages that the domain may own while it is loaded. A guest may not have given back yet what it was told to, and a translated
+    /// one had all its frames written, also those that there was no memory for.
     #[must_use]
     pub fn pages_max(&self) -> u64 {
-        match self.kind {
-            DomainKind::Pv => self.pages(),
-            DomainKind::Pvh | DomainKind::Hvm => self.memory_pages_max + self.extra_pages(),
-        }
+        self.memory_pages_max + self.extra_pages()
     }
 
     fn pool_bytes(&self) -> u64 {

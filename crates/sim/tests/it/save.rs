@@ -5,6 +5,7 @@ use std::sync::Arc;
 use sim::Daemon;
 use toolstack::plan::Start;
 use toolstack::saved::{AfterSave, FileFormat, SaveTo, SavedFile};
+use toolstack::tuning::Tuning;
 use toolstack::{Reply, Request, VmState, xlcfg};
 use xen::{DomId, ShutdownReason, Uuid};
 
@@ -150,6 +151,26 @@ fn a_vm_with_memory_on_demand_is_saved_with_what_its_balloon_driver_left() {
         assert_eq!(pages(&lab, again).0, if is_more { has + 16 * 256 } else { has });
         let pages_max = lab.host.machine().get().domain(again).unwrap().pages_max;
         assert_eq!(pages_max, 9 * 256);
+        lab.destroy("one");
+        lab.assert_nothing_left();
+    }
+}
+
+#[test]
+fn a_guest_that_does_not_give_back_what_it_was_told_to_is_restored_with_what_it_has() {
+    for kind in ["pvh", "pv"] {
+        let (mut lab, first) = started(4, &vm(kind, "sim.kind=unikernel"));
+        let pages = |lab: &Lab, domid| lab.host.machine().get().domain(domid).unwrap().pages;
+        let has = pages(&lab, first);
+        let tuning = Tuning::MemoryTarget { kib: 5 * 1024 };
+        let reply = lab.ask(Request::Tune { target: "one".to_owned(), tuning });
+        assert!(matches!(reply, Reply::Done { .. }), "{reply:?}");
+        lab.pass(A_WHILE);
+        assert_eq!(pages(&lab, first), has);
+        lab.ask(save_request(AfterSave::Destroyed));
+        let again = restore(&mut lab).unwrap();
+        assert_goes_on_elsewhere(&mut lab, again);
+        assert_eq!(pages(&lab, again), has);
         lab.destroy("one");
         lab.assert_nothing_left();
     }
