@@ -233,7 +233,7 @@ pub(crate) async fn host(
 ) -> Result<Response, Problem> {
     let fields = fields_of(&query.unwrap_or_default());
     one(&shared.mirror_of(&caller.who.scope), &(Class::Host, "host".to_owned()), &fields, &headers)
-        .ok_or_else(|| Problem::not_found("xylemd has not looked at its host yet".to_owned()))
+        .ok_or_else(|| Problem::not_found("nothing is known of the host here".to_owned()))
 }
 
 pub(crate) async fn network(

@@ -104,8 +104,14 @@ fn nothing_that_is_read_tells_of_other_vms() {
         let (status, answer) = tells_nothing(path, get(&web, path));
         assert_eq!(status, 200, "{path}: {answer}");
     }
-    for path in ["/v1/domains", "/v1/srs"] {
+    for path in ["/v1/domains", "/v1/srs", "/v1/networks"] {
         assert_eq!(get(&web, path), (200, json!([])), "{path}");
+    }
+    let networks = web.get("/v1/networks", Some(Role::Viewer)).1;
+    let network = format!("/v1/networks/{}", networks[0]["name"].as_str().unwrap());
+    for path in ["/v1/host", &network, &format!("{network}/interfaces")] {
+        assert_eq!(web.get(path, Some(Role::Viewer)).0, 200, "{path}");
+        assert_eq!(tells_nothing(path, get(&web, path)).0, 404, "{path}");
     }
     for path in ["/v1/doctor", "/v1/bugreport", "/v1/history", "/v1/vdis/main:web-0/data"] {
         let (status, answer) = tells_nothing(path, get(&web, path));

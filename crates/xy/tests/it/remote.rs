@@ -48,7 +48,8 @@ impl Remote {
         Population::at(&socket, 1).unwrap().make(5, |_| ()).unwrap();
         let client = |role: Role| {
             let (secret, token) = Secret::token(&[role as u8; 32]);
-            let who = Who { name: role.as_str().to_owned(), role, expires: None, scope: Scope::Host };
+            let who =
+                Who { name: role.as_str().to_owned(), role, expires: None, scope: Scope::Host };
             (entry_line(&who, &secret).unwrap(), token)
         };
         let ((admin, token), (line, viewer)) = (client(Role::Admin), client(Role::Viewer));
