@@ -60,9 +60,6 @@ pub(super) const STEPS: &[Step] = &[
     step(PROGRAMS, Load::OneCpu, 400, programs),
     step("the page", Load::OneCpu, 60, web::page),
     step("tidy", Load::OneCpu, 3, || crate::tidy::main().and_then(ensure_success)),
-    step("layouts against newer headers", Load::OneCpu, 20, || {
-        crate::layouts::main().and_then(ensure_success)
-    }),
     step("tests of the guest's protocols", Load::OneCpu, 10, || {
         run_cargo_in("guest/proto", &["test", "--quiet", "--config", "build.rustflags=[]"])
     }),
@@ -78,6 +75,9 @@ pub(super) const STEPS: &[Step] = &[
     }),
     built("tests", Load::OneCpu, 400, tests),
     built("lints", Load::OneCpu, 150, lints),
+    built("layouts against newer headers", Load::OneCpu, 20, || {
+        crate::layouts::main().and_then(ensure_success)
+    }),
     step("store: fuzzing", Load::OneCpu, 400, || {
         crate::fuzz::run_all(FUZZ)?;
         crate::fuzz::lint()
