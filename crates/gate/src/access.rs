@@ -113,13 +113,7 @@ impl Access {
     /// is used.
     pub fn parse(text: &str) -> Result<Self, AccessError> {
         let mut access = Self::default();
-        for (at, line) in text.lines().enumerate() {
-            let line = line.trim();
-            if !line.is_empty() && !line.starts_with('#') {
-                let add = access.add(line);
-                add.map_err(|problem| AccessError { line: at + 1, problem })?;
-            }
-        }
+        each_line(text, |line| access.add(line))?;
         Ok(access)
     }
 
@@ -265,6 +259,20 @@ pub fn entry_line(who: &Who, secret: &Secret) -> Result<String, String> {
     Ok(line + "\n")
 }
 
+/// Takes the lines of a file, but for empty ones and those that begin with `#`, up to the first that is not understood.
+pub(crate) fn each_line(
+    text: &str,
+    mut take: impl FnMut(&str) -> Result<(), String>,
+) -> Result<(), AccessError> {
+    for (at, line) in text.lines().enumerate() {
+        let line = line.trim();
+        if !line.is_empty() && !line.starts_with('#') {
+            take(line).map_err(|problem| AccessError { line: at + 1, problem })?;
+        }
+    }
+    Ok(())
+}
+
 /// What follows a client's hash.
 fn scope_of(text: &str) -> Result<Scope, String> {
     let tags = text.strip_prefix(TAGS).ok_or_else(|| format!("{text:?} is not tags=.."))?;
@@ -303,7 +311,7 @@ fn check_name(name: &str) -> Result<(), String> {
     Ok(())
 }
 
-fn sha256(bytes: &[u8]) -> [u8; 32] {
+pub(crate) fn sha256(bytes: &[u8]) -> [u8; 32] {
     Sha256::digest(bytes).into()
 }
 

@@ -17,7 +17,9 @@ mod tasks;
 
 pub use access::{Access, AccessError, Entry, Secret, Who, entry_line, hash_password, without};
 pub use audit::{AuditError, Chain, Record, check_chain};
-pub use limited::{Asked, Sight, Verdict, decide, operations, show, without_others};
+pub use limited::{
+    Asked, Sight, Verdict, decide, not_for_limited, operations, show, without_others,
+};
 pub use lockout::Lockout;
 pub use oidc::{Audience, Begun, Claims, Expected, LogIns, Returned};
 pub use pace::{Pace, Rate};

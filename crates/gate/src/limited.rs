@@ -97,14 +97,19 @@ pub fn decide(role: Role, mut request: Request, sight: &Sight<'_>) -> Verdict {
             return Verdict::Answer(Reply::Vms(sight.vms.iter().map(|it| row(it)).collect()));
         }
         Concern::Host(what) => {
-            let why = format!("not permitted: {what}, and you are limited to VMs with a tag");
-            return Verdict::Refused(why);
+            return Verdict::Refused(not_for_limited(what));
         }
     };
     match of {
         Ok(of) => Verdict::Ask(Asked { request, of }),
         Err(said) => Verdict::Unknown(said),
     }
+}
+
+/// What a client is told that is limited to VMs with a tag and asks for what is not of these: `this is ..`.
+#[must_use]
+pub fn not_for_limited(what: &str) -> String {
+    format!("not permitted: {what}, and you are limited to VMs with a tag")
 }
 
 /// Names VMs by their UUIDs. Returns these, or which is not known.

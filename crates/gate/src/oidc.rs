@@ -7,7 +7,8 @@ use std::collections::BTreeMap;
 use base64ct::{Base64UrlUnpadded, Encoding as _};
 use serde::Deserialize;
 use serde_json::{Map, Value};
-use sha2::{Digest as _, Sha256};
+
+use crate::access::sha256;
 
 /// For a user to log in at the provider, in seconds.
 const KEPT_S: u64 = 600;
@@ -79,7 +80,7 @@ impl LogIns {
 }
 
 fn hash(text: &str) -> [u8; 32] {
-    Sha256::digest(text.as_bytes()).into()
+    sha256(text.as_bytes())
 }
 
 /// Whom a token is for.

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use api::Object;
 
-use crate::access::AccessError;
+use crate::access::{AccessError, each_line};
 
 /// Longest tag.
 const TAG_BYTES_MAX: usize = 64;
@@ -44,13 +44,7 @@ impl Tags {
     /// The first line that is not understood. Of a file that is understood in part nothing is used.
     pub fn parse(text: &str) -> Result<Self, AccessError> {
         let mut tags = Self::default();
-        for (at, line) in text.lines().enumerate() {
-            let line = line.trim();
-            if !line.is_empty() && !line.starts_with('#') {
-                let added = tags.add(line);
-                added.map_err(|problem| AccessError { line: at + 1, problem })?;
-            }
-        }
+        each_line(text, |line| tags.add(line))?;
         Ok(tags)
     }
 
