@@ -17,11 +17,7 @@ const DAY_S: u64 = 24 * 60 * 60;
 const PASSWORD_CHARS_MIN: usize = 10;
 
 pub(crate) fn run(file: &Path, what: Change) -> Result<()> {
-    let text = match fs::read_to_string(file) {
-        Ok(text) => text,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
-        Err(error) => return Err(error).with_context(|| format!("cannot read {}", file.display())),
-    };
+    let text = text_of(file)?;
     let access = Access::parse(&text).with_context(|| file.display().to_string())?;
     match what {
         Change::List => {
@@ -82,10 +78,24 @@ fn add(file: &Path, text: &str, new: &New, secret: &Secret) -> Result<()> {
     let expires = new.days.map(|days| unix_s().saturating_add(days.saturating_mul(DAY_S)));
     let who = Who { name: new.name.clone(), role: new.role, expires, scope: new.scope.clone() };
     let line = entry_line(&who, secret).map_err(anyhow::Error::msg)?;
-    let end = if text.is_empty() || text.ends_with('\n') { "" } else { "\n" };
-    let text = format!("{text}{end}{line}");
+    let text = with_line(text, &line);
     Access::parse(&text).with_context(|| file.display().to_string())?;
     replace(file, &text)
+}
+
+/// The text of a file of lines; of one that is not there none.
+pub(crate) fn text_of(file: &Path) -> Result<String> {
+    match fs::read_to_string(file) {
+        Ok(text) => Ok(text),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(String::new()),
+        Err(error) => Err(error).with_context(|| format!("cannot read {}", file.display())),
+    }
+}
+
+/// That text with one more line.
+pub(crate) fn with_line(text: &str, line: &str) -> String {
+    let end = if text.is_empty() || text.ends_with('\n') { "" } else { "\n" };
+    format!("{text}{end}{line}")
 }
 
 /// Replaces the file as a whole. Its owner and mode stay; a new one is for the group of its folder to read, which is that of

@@ -19,7 +19,7 @@ use tokio::time::{interval, timeout};
 use crate::problem::Problem;
 use crate::routes::subject;
 use crate::running::Asks;
-use crate::shared::Shared;
+use crate::shared::{LOOKS_EVERY, Shared};
 
 /// What noVNC and others offer, for what is no subprotocol.
 const SUBPROTOCOL: &str = "binary";
@@ -30,8 +30,6 @@ const PING_EVERY: Duration = Duration::from_secs(20);
 /// A client that says nothing for this time, and answers no ping, is gone. A guest that takes nothing for this time is not waited
 /// for, either.
 const SILENCE_MAX: Duration = Duration::from_secs(60);
-/// How often it is looked whether the client is still let in.
-const LOOK: Duration = Duration::from_secs(1);
 /// For a client to take its leave.
 const LAST_WAIT: Duration = Duration::from_secs(2);
 
@@ -165,7 +163,7 @@ async fn show(
     is_let_in: &(dyn Fn() -> bool + Send + Sync),
 ) -> &'static str {
     let mut bytes = vec![0; READ_BYTES];
-    let (mut pings, mut looks) = (interval(PING_EVERY), interval(LOOK));
+    let (mut pings, mut looks) = (interval(PING_EVERY), interval(LOOKS_EVERY));
     loop {
         let message = tokio::select! {
             read = guest.read(&mut bytes) => match read {

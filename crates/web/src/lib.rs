@@ -183,10 +183,7 @@ async fn serve(options: Serve) -> Result<()> {
     let refresh = tokio::spawn(refresh(refresher));
     traces::begin(&shared, options.collector.as_ref())?;
     announce(address, tls.is_some(), token.as_deref(), options.prints);
-    let rest = match options.xenapi {
-        true => Some(facade(&shared, address, options.labels)?),
-        false => None,
-    };
+    let rest = options.xenapi.then(|| facade(&shared, address, options.labels)).transpose()?;
     let router = routes::router(&shared, rest);
     let serving = tokio::spawn(serve::serve(listener, shared.open.clone(), tls, router, stopped));
     let _told = service_manager::tell("READY=1");

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
-use api::{Object, ObjectChange, Objects, Reply, Request};
+use api::{Object, Objects, Reply, Request};
 use live::{Cursor, Revision, Table};
 use tokio::sync::watch;
 use tokio::time::sleep;
@@ -189,15 +189,11 @@ impl Mirror {
             untold.extend(table.iter().map(|(key, ..)| key.clone()));
         }
         for (_, key, kept) in changes.items {
-            match kept.and_then(show) {
-                Some(kept) => {
-                    untold.remove(&key);
-                    if table.get(&key).is_none_or(|before| before.json != kept.json) {
-                        table.put(key, kept);
-                    }
-                }
-                None => drop(table.remove(&key)),
+            let kept = kept.and_then(show);
+            if kept.is_some() {
+                untold.remove(&key);
             }
+            put(&mut table, key, kept);
         }
         for key in untold {
             table.remove(&key);
@@ -261,7 +257,7 @@ impl Mirror {
             if let Some(untold) = &mut follower.untold {
                 untold.remove(&key);
             }
-            put(&mut table, key, change);
+            put(&mut table, key, Kept::of(change.object).map(Arc::new));
         }
         if objects.is_last {
             for key in follower.untold.take().unwrap_or_default() {
@@ -288,10 +284,11 @@ struct Follower {
     untold: Option<BTreeSet<Key>>,
 }
 
-fn put(table: &mut Table<Key, Arc<Kept>>, key: Key, change: ObjectChange) {
-    let Some(kept) = Kept::of(change.object) else { return drop(table.remove(&key)) };
+/// How an object is now; what looks as before is no change.
+fn put(table: &mut Table<Key, Arc<Kept>>, key: Key, kept: Option<Arc<Kept>>) {
+    let Some(kept) = kept else { return drop(table.remove(&key)) };
     if table.get(&key).is_none_or(|before| before.json != kept.json) {
-        table.put(key, Arc::new(kept));
+        table.put(key, kept);
     }
 }
 
@@ -311,7 +308,7 @@ fn json_of(object: &Object) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use api::{DomainObject, SrRow};
+    use api::{DomainObject, ObjectChange, SrRow};
 
     use super::*;
 

@@ -24,7 +24,6 @@ use token::{Key, TokenError, claims_of, keys_of};
 /// Where a browser comes back to.
 pub(crate) const RETURN_PATH: &str = "/v1/session/oidc/callback";
 
-const CONNECT_TIME: Duration = Duration::from_secs(3);
 const ANSWER_TIME: Duration = Duration::from_secs(5);
 const ANSWER_BYTES_MAX: u64 = 256 << 10;
 /// Log-ins that ask the provider at a time.
@@ -102,17 +101,11 @@ impl Oidc {
         let secret = std::fs::read_to_string(&settings.secret_file)
             .with_context(|| format!("cannot read {}", settings.secret_file.display()))?;
         let secret = secret.trim().to_owned();
-        let is_https = settings.issuer.starts_with("https://");
-        let config = Agent::config_builder()
-            .http_status_as_error(false)
-            .timeout_connect(Some(CONNECT_TIME))
-            .timeout_global(Some(ANSWER_TIME))
-            .max_redirects(0)
-            .tls_config(tls::client(is_https, settings.ca.as_deref())?);
+        let agent = tls::agent(&settings.issuer, settings.ca.as_deref(), ANSWER_TIME)?;
         Ok(Self {
             settings,
             secret,
-            agent: config.build().into(),
+            agent,
             heard: Mutex::new(Heard { known: None, failure: None }),
             log_ins: Mutex::default(),
             turns: Arc::new(Semaphore::new(TURNS)),

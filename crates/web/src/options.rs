@@ -44,7 +44,8 @@ Serves Xylem to remote clients: a REST API, events, and a web page.
       --oidc-claim CLAIM    Which claim of its tokens says who somebody is (sub);
                             email counts if it is verified
       --oidc-ca FILE        Signs its certificate, in PEM
-      --origin URL          Where browsers find this host , such as https://xen1:8443
+      --origin URL          Where browsers find this host, such as
+                            https://xen1:8443
       --print               Print the address on the standard output
       --socket FILE         xylemd's (/run/xylem/xylemd.sock)
       --try                 Let one client in as an admin, by the token that is

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
 
-use api::{Info, LimitChanges, Object, Reply, Request, Role, Traffic};
+use api::{DomainRow, Info, LimitChanges, Object, Reply, Request, Role, Traffic};
 use axum::extract::{MatchedPath, State};
 use axum::middleware::Next;
 use axum::response::Response;
@@ -187,19 +187,25 @@ fn other() -> CallError {
 /// What a limited client gets of a sample: its VMs.
 pub(crate) fn of_some(shared: &Shared, scope: &Scope, whole: &Sample) -> Sample {
     let tags = shared.tags();
+    let is_seen = |it: &&DomainRow| it.managed && tags.permit(scope, &it.uuid);
+    let domains: Vec<DomainRow> = whole.domains.iter().filter(is_seen).cloned().collect();
+    let domids: BTreeSet<u16> = domains.iter().map(|it| it.domid).collect();
+    let of_all = &whole.traffic;
+    let disks = of_all.disks.iter().filter(|it| domids.contains(&it.domid));
+    let vifs = of_all.vifs.iter().filter(|it| domids.contains(&it.domid));
     let mut sample = Sample {
         unix_s: whole.unix_s,
         at_ns: whole.at_ns,
         release: whole.release.clone(),
-        domains: whole.domains.clone(),
-        traffic: whole.traffic.clone(),
+        traffic: Traffic {
+            age_ns: of_all.age_ns,
+            disks: disks.cloned().collect(),
+            vifs: vifs.cloned().collect(),
+        },
+        domains,
         traffic_at_ns: whole.traffic_at_ns,
         ..Sample::default()
     };
-    sample.domains.retain(|it| it.managed && tags.permit(scope, &it.uuid));
-    let domids: BTreeSet<u16> = sample.domains.iter().map(|it| it.domid).collect();
-    sample.traffic.disks.retain(|it| domids.contains(&it.domid));
-    sample.traffic.vifs.retain(|it| domids.contains(&it.domid));
     count_vms(&shared.mirror_of(scope), &mut sample);
     sample
 }

@@ -1,11 +1,13 @@
 //! What all requests share.
 
+use std::fs;
+use std::io::{self, ErrorKind};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result};
-use gate::{Access, Lockout, Pace, Rate, Repeats, Scope, Sessions, Tags, Who};
+use gate::{Access, AccessError, Lockout, Pace, Rate, Repeats, Scope, Sessions, Tags, Who};
 use tokio::sync::{Semaphore, watch};
 
 use crate::audit::Audit;
@@ -26,18 +28,50 @@ const BURST_S: u32 = 4;
 const STRANGER_RATE: Rate = Rate { per_second: 5, burst: 40 };
 /// Readers of events.
 pub(crate) const READERS_MAX: usize = 2048;
+/// How often it is looked whether a client that reads or looks on is still let in.
+pub(crate) const LOOKS_EVERY: Duration = Duration::from_secs(1);
 /// Passwords that are checked at a time: each takes a CPU and 19 MiB for a moment.
 const PASSWORDS_MAX: usize = 2;
 
-/// The file of clients, as it was when last looked at.
-#[derive(Debug, Default)]
-struct AccessFile {
-    access: Access,
-    seen: Seen,
-}
-
 /// When a file was changed, and its size; `None` of one that is not there.
 type Seen = Option<(SystemTime, u64)>;
+
+/// A file that is read again when it was changed.
+#[derive(Debug)]
+struct File {
+    path: PathBuf,
+    /// One that is not there has no lines.
+    may_be_missing: bool,
+    /// As it was when read last, and understood.
+    seen: Mutex<Option<Seen>>,
+}
+
+impl File {
+    fn new(path: PathBuf, may_be_missing: bool) -> Self {
+        Self { path, may_be_missing, seen: Mutex::default() }
+    }
+
+    /// What it says, unless it is as it was. One that could not be read or understood is read again the next time.
+    fn read<T>(&self, parse: fn(&str) -> Result<T, AccessError>) -> Result<Option<T>> {
+        let mut seen = lock(&self.seen);
+        let before = seen.take();
+        let read = || -> io::Result<(Seen, String)> {
+            let now = match fs::metadata(&self.path) {
+                Ok(metadata) => Some((metadata.modified()?, metadata.len())),
+                Err(error) if self.may_be_missing && error.kind() == ErrorKind::NotFound => None,
+                Err(error) => return Err(error),
+            };
+            let is_read = now.is_some() && before != Some(now);
+            Ok((now, if is_read { fs::read_to_string(&self.path)? } else { String::new() }))
+        };
+        let path = self.path.display();
+        let (now, text) = read().with_context(|| format!("cannot read {path}"))?;
+        let is_new = before != Some(now);
+        let parsed = is_new.then(|| parse(&text).with_context(|| path.to_string())).transpose()?;
+        *seen = Some(now);
+        Ok(parsed)
+    }
+}
 
 #[derive(Debug)]
 pub(crate) struct Shared {
@@ -66,11 +100,9 @@ pub(crate) struct Shared {
     pub(crate) passwords: Semaphore,
     /// Browsers have to send cookies over TLS only.
     pub(crate) is_tls: bool,
-    access_path: Option<PathBuf>,
-    access: RwLock<AccessFile>,
-    tags_path: Option<PathBuf>,
-    /// The file of tags when last looked at.
-    tags_seen: Mutex<Option<Seen>>,
+    access_file: Option<File>,
+    access: RwLock<Access>,
+    tags_file: Option<File>,
     began: Instant,
 }
 
@@ -107,68 +139,32 @@ impl Shared {
             readers: Arc::new(Semaphore::new(READERS_MAX)),
             passwords: Semaphore::new(PASSWORDS_MAX),
             is_tls,
-            access_path,
+            access_file: access_path.map(|path| File::new(path, false)),
             access: RwLock::default(),
-            tags_path,
-            tags_seen: Mutex::default(),
+            tags_file: tags_path.map(|path| File::new(path, true)),
             began: Instant::now(),
         })
     }
 
     /// Looks into the file of clients, if it was changed since the last time. If it cannot be read, nobody is let in.
     pub(crate) fn refresh_access(&self) -> Result<()> {
-        let Some(path) = &self.access_path else { return Ok(()) };
-        let read = || {
-            let metadata = std::fs::metadata(path)?;
-            let seen = Some((metadata.modified()?, metadata.len()));
-            if self.access.read().unwrap_or_else(PoisonError::into_inner).seen == seen {
-                return Ok(None);
-            }
-            std::fs::read_to_string(path).map(|text| Some((text, seen)))
-        };
-        let read = read().with_context(|| format!("cannot read {}", path.display()));
-        let parsed = read.and_then(|found| match found {
-            None => Ok(None),
-            Some((text, seen)) => {
-                let access = Access::parse(&text).with_context(|| path.display().to_string())?;
-                Ok(Some(AccessFile { access, seen }))
-            }
-        });
-        let (file, result) = match parsed {
+        let read = self.access_file.as_ref().map_or(Ok(None), |file| file.read(Access::parse));
+        let (access, result) = match read {
             Ok(None) => return Ok(()),
-            Ok(Some(file)) => (file, Ok(())),
-            Err(error) => (AccessFile::default(), Err(error)),
+            Ok(Some(access)) => (access, Ok(())),
+            Err(error) => (Access::default(), Err(error)),
         };
-        *self.access.write().unwrap_or_else(PoisonError::into_inner) = file;
+        self.set_access(access);
         result
     }
 
     /// Looks into the file of tags, if it was changed since the last time. If it cannot be read, no VM has any.
     pub(crate) fn refresh_tags(&self) -> Result<()> {
-        let Some(path) = &self.tags_path else { return Ok(()) };
-        let seen = match std::fs::metadata(path) {
-            Ok(metadata) => Some((metadata.modified()?, metadata.len())),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
-            // It is told as a file that cannot be read.
-            Err(_) => Some((UNIX_EPOCH, 0)),
-        };
-        if lock(&self.tags_seen).replace(seen) == Some(seen) && seen != Some((UNIX_EPOCH, 0)) {
-            return Ok(());
-        }
-        let read = match seen {
-            None => Ok(String::new()),
-            Some(_) => std::fs::read_to_string(path),
-        };
-        let read = read.with_context(|| format!("cannot read {}", path.display()));
-        let parsed =
-            read.and_then(|text| Tags::parse(&text).with_context(|| path.display().to_string()));
-        let (tags, result) = match parsed {
-            Ok(tags) => (tags, Ok(())),
-            Err(error) => {
-                // It may be read again as it is, and say so again.
-                *lock(&self.tags_seen) = None;
-                (Tags::default(), Err(error))
-            }
+        let read = self.tags_file.as_ref().map_or(Ok(None), |file| file.read(Tags::parse));
+        let (tags, result) = match read {
+            Ok(None) => return Ok(()),
+            Ok(Some(tags)) => (tags, Ok(())),
+            Err(error) => (Tags::default(), Err(error)),
         };
         self.tags.send_if_modified(|last| {
             let is_new = **last != tags;
@@ -202,11 +198,11 @@ impl Shared {
 
     /// Takes these clients in place of a file's.
     pub(crate) fn set_access(&self, access: Access) {
-        self.access.write().unwrap_or_else(PoisonError::into_inner).access = access;
+        *self.access.write().unwrap_or_else(PoisonError::into_inner) = access;
     }
 
     pub(crate) fn with_access<T>(&self, look: impl FnOnce(&Access) -> T) -> T {
-        look(&self.access.read().unwrap_or_else(PoisonError::into_inner).access)
+        look(&self.access.read().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Of a clock that only goes forward.

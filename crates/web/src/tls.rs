@@ -5,6 +5,7 @@ use std::io::Write as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use rustls::pki_types::pem::PemObject as _;
@@ -12,6 +13,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig};
 use tokio_rustls::TlsAcceptor;
+use ureq::Agent;
 use ureq::tls::{PemItem, RootCerts, TlsConfig, parse_pem};
 
 /// What serves TLS with these files. Clients may show a certificate that is signed by the CA.
@@ -58,11 +60,25 @@ pub(crate) fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>> 
 /// Where Debian has the certificates of all authorities.
 const HOST_CERTIFICATES: &str = "/etc/ssl/certs/ca-certificates.crt";
 
-/// TLS of a client, whose servers have a certificate that is signed by this CA, or by one that the host trusts.
-pub(crate) fn client(is_https: bool, ca: Option<&Path>) -> Result<TlsConfig> {
+/// For a server to take a connection of ours.
+const CONNECT_TIME: Duration = Duration::from_secs(3);
+
+/// What asks another server, whose certificate is signed by this CA, or by one that the host trusts. No answer takes longer than
+/// this, and none sends us elsewhere.
+pub(crate) fn agent(url: &str, ca: Option<&Path>, answer_time: Duration) -> Result<Agent> {
+    let config = Agent::config_builder()
+        .http_status_as_error(false)
+        .timeout_connect(Some(CONNECT_TIME))
+        .timeout_global(Some(answer_time))
+        .max_redirects(0)
+        .tls_config(client(url, ca)?);
+    Ok(config.build().into())
+}
+
+fn client(url: &str, ca: Option<&Path>) -> Result<TlsConfig> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let mut tls = TlsConfig::builder().unversioned_rustls_crypto_provider(provider);
-    if is_https {
+    if url.starts_with("https://") {
         let path = ca.unwrap_or_else(|| Path::new(HOST_CERTIFICATES));
         let pem = fs::read(path).with_context(|| path.display().to_string())?;
         let certificates = parse_pem(&pem).filter_map(|item| match item {

@@ -1,6 +1,5 @@
 //! Changes of the file of VMs' tags.
 
-use std::fs;
 use std::path::Path;
 
 use anyhow::{Context as _, Result, bail};
@@ -8,15 +7,11 @@ use api::client::Client;
 use api::{Reply, Request, VmRow};
 use gate::{Tags, tag_line, without_tag};
 
-use crate::clients::replace;
+use crate::clients::{replace, text_of, with_line};
 use crate::options::TagChange;
 
 pub(crate) fn run(file: &Path, socket: &Path, what: TagChange) -> Result<()> {
-    let text = match fs::read_to_string(file) {
-        Ok(text) => text,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
-        Err(error) => return Err(error).with_context(|| format!("cannot read {}", file.display())),
-    };
+    let text = text_of(file)?;
     let tags = Tags::parse(&text).with_context(|| file.display().to_string())?;
     match what {
         TagChange::List => {
@@ -30,8 +25,7 @@ pub(crate) fn run(file: &Path, socket: &Path, what: TagChange) -> Result<()> {
             if text.lines().any(|it| it == line.trim_end()) {
                 return Ok(());
             }
-            let end = if text.is_empty() || text.ends_with('\n') { "" } else { "\n" };
-            replace(file, &format!("{text}{end}{line}"))
+            replace(file, &with_line(&text, &line))
         }
         TagChange::Remove(vm, tag) => {
             let vm = uuid_of(socket, vm)?;

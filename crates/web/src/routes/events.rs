@@ -20,15 +20,12 @@ use super::objects::{change_json, classes_of, value_of};
 use crate::admit::Caller;
 use crate::mirror::{Class, Mirror, News};
 use crate::problem::Problem;
-use crate::shared::Shared;
+use crate::shared::{LOOKS_EVERY, Shared};
 
 /// Objects in one piece.
 const PIECE: usize = 256;
 /// A sign of life, so that a connection that is no more is noticed.
 const SIGN_OF_LIFE: Duration = Duration::from_secs(15);
-
-/// How often it is looked whether the client is still let in.
-const LOOK: Duration = Duration::from_secs(1);
 
 struct Reader {
     shared: Arc<Shared>,
@@ -108,10 +105,10 @@ impl Reader {
             if !piece.is_empty() {
                 return Some(piece);
             }
-            match timeout(LOOK, self.news.changed()).await {
+            match timeout(LOOKS_EVERY, self.news.changed()).await {
                 Ok(Ok(())) => {}
                 Ok(Err(_)) => return None,
-                Err(_) if silent + LOOK < SIGN_OF_LIFE => silent += LOOK,
+                Err(_) if silent + LOOKS_EVERY < SIGN_OF_LIFE => silent += LOOKS_EVERY,
                 Err(_) => return Some(": alive\n\n".to_owned()),
             }
         }

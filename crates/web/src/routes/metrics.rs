@@ -8,7 +8,7 @@ use axum::extract::{RawQuery, State};
 use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse as _, Response};
 use axum::{Extension, Json};
-use gate::Scope;
+use gate::{Scope, not_for_limited};
 use metrics::{Archive, Format, Of};
 use serde::Serialize;
 
@@ -73,9 +73,7 @@ pub(crate) async fn history(
     let nothing = || Problem::not_found(format!("{of}: nothing is known of it"));
     if *scope != Scope::Host && !shared.tags().permit(scope, &of) {
         return Err(match &*of {
-            "host" => Problem::forbidden(
-                "not permitted: this is about the host as a whole, and you are limited to VMs with a tag",
-            ),
+            "host" => Problem::forbidden(not_for_limited("this is about the host as a whole")),
             _ => nothing(),
         });
     }

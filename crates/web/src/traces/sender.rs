@@ -11,7 +11,6 @@ use ureq::http::HeaderMap;
 use super::Collector;
 use crate::tls;
 
-const CONNECT_TIME: Duration = Duration::from_secs(3);
 const ANSWER_TIME: Duration = Duration::from_secs(10);
 /// Times that the same request is sent.
 const ATTEMPTS: u32 = 5;
@@ -57,15 +56,8 @@ pub(super) struct Sender {
 
 impl Sender {
     pub(super) fn new(collector: &Collector) -> Result<Self> {
-        let is_https = collector.url.starts_with("https://");
-        let tls = tls::client(is_https, collector.ca.as_deref())?;
-        let config = Agent::config_builder()
-            .http_status_as_error(false)
-            .timeout_connect(Some(CONNECT_TIME))
-            .timeout_global(Some(ANSWER_TIME))
-            .max_redirects(0)
-            .tls_config(tls);
-        let (agent, url) = (config.build().into(), collector.url.clone());
+        let url = collector.url.clone();
+        let agent = tls::agent(&url, collector.ca.as_deref(), ANSWER_TIME)?;
         Ok(Self { agent, url, is_failing: Cell::new(false) })
     }
 

@@ -8,7 +8,7 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 use base64ct::{Base64, Encoding as _};
-use gate::Scope;
+use gate::{Scope, not_for_limited};
 use metrics::{Ask, Form, updates};
 use tokio::task::spawn_blocking;
 
@@ -97,8 +97,7 @@ async fn user(
         _ => return Ok(None),
     };
     if who.scope != Scope::Host {
-        let why = "not permitted: this tells of all VMs, and you are limited to VMs with a tag";
-        return Err(Problem::forbidden(why));
+        return Err(Problem::forbidden(not_for_limited("this tells of all VMs")));
     }
     Ok(Some(who.name))
 }

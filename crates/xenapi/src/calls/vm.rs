@@ -61,18 +61,17 @@ fn list_of(vm: Uuid) -> Request {
 }
 
 pub(super) fn checkpoint(facade: &mut Facade, ctx: &Ctx<'_>) -> Result<Step, Failure> {
-    let vm = facade.vm_for(ctx, "checkpoint")?;
-    keep(facade, ctx, vm)
+    keep(facade, ctx, "checkpoint")
 }
 
 /// With the guest's memory, so of a VM that runs.
 pub(super) fn snapshot(facade: &mut Facade, ctx: &Ctx<'_>) -> Result<Step, Failure> {
-    let vm = facade.vm_for(ctx, "snapshot")?;
-    keep(facade, ctx, vm)
+    keep(facade, ctx, "snapshot")
 }
 
 /// Clients may call many snapshots the same; the daemon tells checkpoints of a VM apart by name.
-fn keep(facade: &Facade, ctx: &Ctx<'_>, vm: Uuid) -> Result<Step, Failure> {
+fn keep(facade: &Facade, ctx: &Ctx<'_>, operation: &str) -> Result<Step, Failure> {
+    let vm = facade.vm_for(ctx, operation)?;
     let label = ctx.text(1)?;
     let mut name = Some(plain_name(label, NAME_MAX)).filter(|it| !it.is_empty());
     let mut rows = facade.mirror.checkpoints.get(&vm).into_iter().flatten();

@@ -26,6 +26,15 @@ pub enum Shown {
 impl Shown {
     pub(crate) const ALL: [Self; 3] = [Self::Screen, Self::Drawn, Self::Text];
 
+    /// References to consoles follow from it.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Screen => "Screen",
+            Self::Text => "Text",
+            Self::Drawn => "Drawn",
+        }
+    }
+
     fn protocol(self) -> &'static str {
         match self {
             Self::Screen | Self::Drawn => "rfb",
@@ -279,7 +288,7 @@ impl View<'_> {
 
 /// The UUID of a VM's console.
 pub(crate) fn console_uuid(vm: Uuid, shown: Shown) -> Uuid {
-    derived(vm, "console", &format!("{shown:?}"))
+    derived(vm, "console", shown.name())
 }
 
 /// The UUID of a VM's checkpoint.
