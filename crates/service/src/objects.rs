@@ -172,7 +172,7 @@ fn host(it: &HostFacts, kernel: Kernel, release: String) -> api::HostObject {
         kernel: kernel.release,
         machine: kernel.machine,
         release,
-        xen_version: format!("{}.{}{}", version.major, version.minor, version.extra),
+        xen_version: render::xen_version(version),
         scheduler: version.scheduler().to_owned(),
         cpus: it.cpus,
         nodes: it.nodes,

@@ -11,7 +11,7 @@ use toolstack::layout::{DeviceKind, kind_name};
 use toolstack::scheduler::{Class, Limits};
 use toolstack::work::{DeviceReading, HostInfo, VcpuReading, VcpuReadings};
 use toolstack::{Created, DomainRow};
-use xen::{BitSet, DomId, DomainKind, Uuid};
+use xen::{BitSet, DomId, DomainKind, Uuid, VersionInfo};
 
 use crate::Kernel;
 
@@ -460,6 +460,11 @@ pub(crate) fn ranges(numbers: impl IntoIterator<Item = u32>, count: u32) -> Stri
     }
 }
 
+/// Xen's version in a word.
+pub(crate) fn xen_version(it: &VersionInfo) -> String {
+    format!("{}.{}{}", it.major, it.minor, it.extra)
+}
+
 /// The lines of `xl info`, in its order.
 pub(crate) fn host_info(info: &HostInfo, kernel: Kernel) -> Vec<(String, String)> {
     /// Bits of `XEN_SYSCTL_PHYSCAP_*` and libxl's names for them.
@@ -508,7 +513,7 @@ pub(crate) fn host_info(info: &HostInfo, kernel: Kernel) -> Vec<(String, String)
         ("xen_major", major.to_string()),
         ("xen_minor", minor.to_string()),
         ("xen_extra", version.extra.clone()),
-        ("xen_version", format!("{major}.{minor}{}", version.extra)),
+        ("xen_version", xen_version(version)),
         ("xen_caps", version.capabilities.clone()),
         ("xen_scheduler", version.scheduler().to_owned()),
         ("xen_pagesize", version.pagesize_bytes.to_string()),

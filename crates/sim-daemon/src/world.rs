@@ -11,6 +11,7 @@ use sim::{
     SimOs, Time,
 };
 use toolstack::ClientId;
+use toolstack::around::LOOKS_EVERY_NS;
 use toolstack::work::Cost;
 use xen::DomId;
 
@@ -18,9 +19,6 @@ use crate::store::{StoreDeed, StoreLinks};
 
 /// How long the thread sleeps at most: time goes on for guests that do nothing, too.
 const TICK: Duration = Duration::from_millis(100);
-
-/// As `xylemd` has it.
-const LOOKS_EVERY_NS: u64 = 5_000_000_000;
 
 /// Steps that are done before clients are looked at again.
 const STEPS: usize = 64;

@@ -13,6 +13,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use anyhow::Result;
 use local_door::{Answered, Waiting};
 use service::{Ask, Gone, News};
+use toolstack::around::LOOKS_EVERY_NS;
 use toolstack::config::OnHostShutdown;
 use toolstack::moves::TransferFile;
 use toolstack::scheduler::Limits;
@@ -30,9 +31,6 @@ use crate::watch::Orders;
 
 /// Least time between two reports of the same work.
 const REPORT_EVERY: Duration = Duration::from_millis(250);
-
-/// How often it is looked what has changed on the host by itself, while somebody follows.
-const LOOKS_EVERY_NS: u64 = 5_000_000_000;
 
 /// Shorter times are the latency of a worker, not queueing.
 const QUEUED_MIN: Duration = Duration::from_micros(50);

@@ -48,7 +48,7 @@ impl Client {
         os.add_bridge("xenbr0");
         let mut daemon = sim::Daemon::start(&host).unwrap();
         daemon.told = Some(Vec::new());
-        daemon.set_looks_every(5_000_000_000);
+        daemon.set_looks_every(toolstack::around::LOOKS_EVERY_NS);
         Self {
             host,
             daemon: daemon.into(),

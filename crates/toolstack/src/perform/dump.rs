@@ -11,7 +11,8 @@ use storage::HostError;
 use xen::{DomainRef, Hypervisor, Uuid};
 use xenstore::client::Transport;
 
-use super::save::{PAGES_PER_MIB, PATH_BYTES_MAX};
+use super::build::PAGES_PER_MIB;
+use super::save::PATH_BYTES_MAX;
 use super::{Performer, failure, refused, store};
 use crate::host::{Host, ImageSink};
 use crate::saved::{AfterSave, DUMP_FOLDER, DumpTo, FileFormat, Guest, SaveEnd, SaveStage, Saving};

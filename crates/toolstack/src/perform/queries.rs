@@ -6,6 +6,7 @@ use std::sync::Arc;
 use xen::{DomId, DomainInfo, DomainRef, Errno, HvmParam, Hypervisor, Trigger, Uuid, VersionInfo};
 use xenstore::client::{Batch, Client, Nodes as _, Transport};
 
+use super::build::PAGES_PER_MIB;
 use super::{Performer, failure, refused, store};
 use crate::ConsoleKind;
 use crate::around::{self, Around, HostFacts};
@@ -293,7 +294,6 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
     }
 
     fn host_facts(&mut self, known: Option<Arc<VersionInfo>>) -> Result<Option<HostFacts>, Errno> {
-        const PAGES_PER_MIB: u64 = 256;
         let version = match known {
             Some(version) => version,
             None => Arc::new(self.xen.version_info()?),

@@ -17,9 +17,10 @@ use migrate::libxc::PageData;
 use migrate::rounds::{Next, Policy, Rounds, Sent};
 use migrate::{Capture, CaptureError, Round};
 use storage::HostError;
-use xen::{DomId, DomainRef, Errno, Hypervisor, PAGE_BYTES, ShutdownReason, Uuid};
+use xen::{DomId, DomainRef, Errno, Hypervisor, ShutdownReason, Uuid};
 use xenstore::client::Transport;
 
+use super::build::PAGES_PER_MIB;
 use super::model::Told;
 use super::saved_file::{Beginning, SaveWriter};
 use super::suspend::PreparedSuspend;
@@ -38,8 +39,6 @@ const HELD_BYTES_MAX: usize = 64 << 20;
 const SUSPEND_US: u64 = 20_000;
 /// A path is in the record, whose nodes are limited by the store's wire.
 pub(super) const PATH_BYTES_MAX: usize = 2048;
-
-pub(super) const PAGES_PER_MIB: u64 = (1 << 20) / PAGE_BYTES as u64;
 
 /// A VM to be saved, and how.
 #[derive(Clone, Copy, Debug)]

@@ -16,10 +16,11 @@ use migrate::peer::{self, DATA_BYTES_MAX, Fate, Message, Offer};
 use migrate::rounds::{Busy, Next, Policy, Rounds, Sent};
 use migrate::{Capture, CaptureError, Round, libxl, save_file, xl_peer};
 use storage::{Mode, takes_two_hosts};
-use xen::{DomainRef, Hypervisor, PAGE_BYTES, ShutdownReason, Uuid};
+use xen::{DomainRef, Hypervisor, ShutdownReason, Uuid};
 use xenstore::client::Transport;
 
 use super::brake::Brake;
+use super::build::PAGES_PER_MIB;
 use super::model::Told;
 use super::outgoing::{Form, Outgoing, Took};
 use super::suspend::PreparedSuspend;
@@ -52,7 +53,6 @@ const FORGOTTEN_SECONDS: u64 = 10;
 /// For the reason, after the connection broke.
 const REASON_SECONDS: u64 = 2;
 
-const PAGES_PER_MIB: u64 = (1 << 20) / PAGE_BYTES as u64;
 const MICROSECOND: u64 = 1000;
 /// The part of a pause beside pages, before anything is known: suspend, registers, closed devices, the other host.
 const FIXED_US: u64 = 20_000;
