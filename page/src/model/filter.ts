@@ -29,7 +29,8 @@ export function matches(vm: Vm, words: readonly string[], states: readonly strin
   );
 }
 
-const collator = new Intl.Collator('en', { numeric: true });
+/** Numbers in names count as numbers: web-9 is before web-10. */
+export const collator = new Intl.Collator('en', { numeric: true });
 
 /** What needs a look comes first. */
 const stateOrder = ['stuck', 'preserved', 'starting', 'stopping', 'paused', 'suspended', 'running', 'down'];

@@ -1,4 +1,5 @@
 // Networks, and the interfaces of VMs on them, for readers.
+import { collator } from './filter';
 import type { Device, Network, Traffic, Vm } from './types';
 
 /** What a network is, in a word. */
@@ -64,8 +65,6 @@ export interface InterfaceLine {
   vm: Vm | undefined;
   rate: Rate | undefined;
 }
-
-const collator = new Intl.Collator('en', { numeric: true });
 
 /** The interfaces of VMs, of one network or of all, in the order of their VMs' names. */
 export function interfaceLines(

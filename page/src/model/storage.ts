@@ -1,4 +1,5 @@
 // SRs and VDIs for readers.
+import { collator } from './filter';
 import type { Sr, Vdi } from './types';
 
 /** The disk that uses a VDI: `xylem/UUID/VDEV`. */
@@ -12,7 +13,6 @@ export function vdisMatching(vdis: readonly Vdi[], words: readonly string[]): Vd
     const text = `${vdi.sr}:${vdi.name}`.toLowerCase();
     return words.every((word) => text.includes(word));
   });
-  const collator = new Intl.Collator('en', { numeric: true });
   return found.sort((a, b) => collator.compare(a.sr, b.sr) || collator.compare(a.name, b.name));
 }
 

@@ -9,6 +9,8 @@ use api::{
 };
 
 use super::expect_reply;
+use super::objects::read;
+use super::vms::number;
 use crate::columns::shown;
 use crate::options::Options;
 use crate::session::{Failure, Session};
@@ -20,11 +22,7 @@ pub(crate) fn events(session: &mut Session, options: &Options) -> Result<(), Fai
     if !options.operands.is_empty() {
         return of_objects(session, options);
     }
-    let number = |text: &str| {
-        let wrong = |_| Failure::usage(format!("events: --since {text:?} is not a number"));
-        text.parse().map_err(wrong)
-    };
-    let since = options.value("since").map(number).transpose()?;
+    let since = options.value("since").map(|it| number("events", "--since", it)).transpose()?;
     let (follow, json) = (options.has("follow"), options.has("json"));
     let mut request = Request::Events { since, wait: false };
     loop {
@@ -91,31 +89,17 @@ fn of_objects(session: &mut Session, options: &Options) -> Result<(), Failure> {
         classes.push("vm".to_owned());
         seen.names_only = true;
     }
-    let mut cursor = options.value("since").map(ToOwned::to_owned);
     // A follower wants to hear of what changes, and has to know first how things were.
-    let mut is_silent = follow && cursor.is_none();
-    let mut wait = false;
-    loop {
-        let request = Request::Objects { cursor: cursor.take(), classes: classes.clone(), wait };
-        let objects = expect_reply!(session.call(&request)?, Objects);
-        let told = seen.take(&objects);
+    let mut is_silent = follow && options.value("since").is_none();
+    read(session, options, &classes, |session, objects| {
+        let told = seen.take(objects);
         if !is_silent {
             let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
             let now = u64::try_from(since_1970.as_millis()).unwrap_or(u64::MAX);
             told.iter().for_each(|it| session.print(&it.line(now, json)));
         }
-        let is_last = objects.is_last;
-        is_silent &= !is_last;
-        // Stop when the reader has closed our output.
-        if session.try_flush().is_err() || (is_last && !follow) {
-            if !json {
-                session.tell(&format!("go on from here with --since {}", objects.cursor));
-            }
-            return Ok(());
-        }
-        cursor = Some(objects.cursor);
-        wait = is_last;
-    }
+        is_silent &= !objects.is_last;
+    })
 }
 
 /// One thing to tell.

@@ -13,21 +13,34 @@ use crate::options::Options;
 use crate::session::{Failure, Session};
 
 pub(crate) fn objects(session: &mut Session, options: &Options) -> Result<(), Failure> {
+    let json = options.has("json");
+    let mut names = Names::default();
+    read(session, options, &options.operands, |session, objects| {
+        if json {
+            // One object per line, so that a stream can be parsed line by line.
+            let line = serde_json::to_string(objects).expect("api types always serialise");
+            session.print(&(line + "\n"));
+        } else {
+            print_objects(session, objects, &mut names);
+        }
+    })
+}
+
+/// Reads objects of these classes and, if they are followed, what changes of them, as the options say. Each answer is told.
+pub(super) fn read(
+    session: &mut Session,
+    options: &Options,
+    classes: &[String],
+    mut tell: impl FnMut(&mut Session, &Objects),
+) -> Result<(), Failure> {
     let (follow, json) = (options.has("follow"), options.has("json"));
     let mut cursor = options.value("since").map(ToOwned::to_owned);
     let mut wait = false;
-    let mut names = Names::default();
     loop {
-        let classes = options.operands.clone();
+        let classes = classes.to_vec();
         let request = Request::Objects { cursor: cursor.take(), classes, wait };
         let objects = expect_reply!(session.call(&request)?, Objects);
-        if json {
-            // One object per line, so that a stream can be parsed line by line.
-            let line = serde_json::to_string(&objects).expect("api types always serialise");
-            session.print(&(line + "\n"));
-        } else {
-            print_objects(session, &objects, &mut names);
-        }
+        tell(session, &objects);
         let is_last = objects.is_last;
         // Stop when the reader has closed our output.
         if session.try_flush().is_err() || (is_last && !follow) {

@@ -29,7 +29,11 @@ pub(crate) fn define(session: &mut Session, options: &Options) -> Result<(), Fai
     }
 }
 
-fn number<T: std::str::FromStr>(command: &str, option: &str, text: &str) -> Result<T, Failure> {
+pub(super) fn number<T: std::str::FromStr>(
+    command: &str,
+    option: &str,
+    text: &str,
+) -> Result<T, Failure> {
     let wrong = |_| Failure::usage(format!("{command}: {option} {text:?} is not a number"));
     text.parse().map_err(wrong)
 }
