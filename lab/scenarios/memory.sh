@@ -23,6 +23,9 @@ free() { xl info | awk '/^free_memory/ { print $3 }'; }
 one() {
     kind=$1
     shift
+    # Emulated, an HVM guest waits for its device model most of the time: Linux in it takes longer than half an hour.
+    patience=600
+    [ "$kind" = hvm ] && patience=3000
     echo "== $kind"
     {
         echo "name = 'more'"
@@ -53,9 +56,6 @@ one() {
     check "nothing is left" wait_for "[ \$(free) -ge $((begun - 2)) ]" 20
 }
 
-# Emulated, an HVM guest is the device model's most of the time: Linux in it takes half an hour to start.
-patience=600
-[ "${1:-pvh}" = hvm ] && patience=3000
 words="quiet $FAST_BOOT console=hvc0"
 [ "${1:-pvh}" = pvh ] && one pvh "extra = '$words'"
 [ "${1:-hvm}" = hvm ] && one hvm "extra = '$words'" "vnc = 0"

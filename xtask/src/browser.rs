@@ -12,7 +12,7 @@ use crate::web_host::{self, Options, WebHost};
 const HELP: &str = "\
 cargo xtask clicks [--seconds N] [--seed N] [--vms N]
 
-Clicks and types at random in the page, before a simulated host whose VMs come and go, and fails at the first error in the
+Clicks and types at random in the page, before a simulated host whose VMs change, and fails at the first error in the
 browser's console. The same seed clicks in the same places, as far as the page is the same by then.
 
   --seconds N  [600]
@@ -44,7 +44,7 @@ pub(crate) fn main(parser: &mut lexopt::Parser) -> Result<ExitCode> {
 pub(crate) struct Bed(WebHost);
 
 impl Bed {
-    /// A host whose VMs start, end and are migrated all the time.
+    /// A host of which one VM or another changes all the time.
     pub(crate) fn start(vms: u32) -> Result<Self> {
         page::build()?;
         web_host::build()?;
