@@ -121,10 +121,21 @@ pub(crate) fn run_all(time: Duration) -> Result<()> {
     Ok(())
 }
 
-/// Formats and lints of `fuzz/`, with what [`run_all`] has built.
+/// Formats and lints of `fuzz/`, without the instrumentation: what it depends on is mostly what the workspace's lints have
+/// checked.
 pub(crate) fn lint() -> Result<()> {
-    cargo(&["fmt", "--check"])?;
-    cargo(&["clippy", "--release", "--target", &host()?, "--quiet", "--", "-D", "warnings"])
+    let mut format = cargo::cargo();
+    format.args(["fmt", "--check"]).current_dir(folder_of_sources());
+    cargo::run(&mut format, "cargo fmt --check failed in fuzz/")?;
+    let mut clippy = cargo::cargo();
+    clippy.args(["clippy", "--locked", "--quiet"]).current_dir(folder_of_sources());
+    clippy.env("CARGO_TARGET_DIR", lab::target_directory()?);
+    cargo::for_platform(&mut clippy).args(["--", "-D", "warnings"]);
+    cargo::run(&mut clippy, "cargo clippy failed in fuzz/")
+}
+
+fn folder_of_sources() -> PathBuf {
+    workspace().join("fuzz")
 }
 
 fn folder() -> Result<PathBuf> {
@@ -141,7 +152,7 @@ fn host() -> Result<String> {
 
 fn cargo(arguments: &[&str]) -> Result<()> {
     let mut command = cargo::cargo();
-    command.args(arguments).current_dir(workspace().join("fuzz"));
+    command.args(arguments).current_dir(folder_of_sources());
     command.env("CARGO_TARGET_DIR", folder()?).env("RUSTFLAGS", FLAGS);
     cargo::run(&mut command, &format!("cargo {} failed", arguments.join(" ")))
 }
