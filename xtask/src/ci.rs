@@ -44,6 +44,12 @@ pub(crate) fn main(parser: &mut lexopt::Parser) -> Result<ExitCode> {
             let name = parser.value()?.string()?;
             let step = STEPS.iter().find(|step| step.name == name);
             let step = step.with_context(|| format!("there is no step '{name}'; see --list"))?;
+            match parser.next()? {
+                None => {}
+                // The schedule, which has run the step that builds them.
+                Some(Long("built")) => lab::cargo::take_as_built(&steps::later_programs()),
+                Some(other) => return Err(other.unexpected().into()),
+            }
             (step.run)()?;
             Ok(ExitCode::SUCCESS)
         }

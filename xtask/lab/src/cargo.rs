@@ -4,6 +4,7 @@ use std::io::{IsTerminal as _, Read, Write as _};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
@@ -56,6 +57,15 @@ pub fn build_as_tests() {
     AS_TESTS.store(true, Ordering::Relaxed);
 }
 
+/// What [`build`] need not look at.
+static BUILT: Mutex<Vec<Target<'static>>> = Mutex::new(Vec::new());
+
+/// From now on these are taken as they are: whoever started this process has built them. Cargo would find nothing to do, but only
+/// when another build lets it look.
+pub fn take_as_built(targets: &[Target<'static>]) {
+    BUILT.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(targets);
+}
+
 fn are_built_as_tests() -> bool {
     AS_TESTS.load(Ordering::Relaxed)
 }
@@ -74,6 +84,11 @@ pub fn for_platform(command: &mut Command) -> &mut Command {
 /// # Errors
 /// One of them does not build.
 pub fn build(targets: &[Target<'_>]) -> Result<()> {
+    let built = BUILT.lock().unwrap_or_else(PoisonError::into_inner);
+    if targets.iter().all(|target| built.contains(target)) {
+        return Ok(());
+    }
+    drop(built);
     let mut command = cargo();
     command.args(["build", "--workspace"]);
     if !are_built_as_tests() {

@@ -60,7 +60,7 @@ pub(super) fn run(steps: &[Step]) -> Result<ExitCode> {
     loop {
         while let Some(index) = next(steps, &states) {
             announce(steps, &states, &running, index);
-            running.push(start(index, &steps[index])?);
+            running.push(start(index, &steps[index], is_built(steps, &states, index))?);
             states[index] = State::Running;
         }
         if running.is_empty() {
@@ -147,6 +147,14 @@ fn next(steps: &[Step], states: &[State]) -> Option<usize> {
     })
 }
 
+/// Whether the step before this one has built what this one runs.
+fn is_built(steps: &[Step], states: &[State], index: usize) -> bool {
+    let passed = |(step, state): (&Step, &State)| {
+        Some(step.name) == steps[index].after && *state == State::Passed
+    };
+    steps.iter().zip(states).any(passed)
+}
+
 /// Under which what a step took is remembered.
 fn time_name(step: &str) -> String {
     format!("ci: {step}")
@@ -211,7 +219,7 @@ fn last_progress(output: &File) -> Option<String> {
     text.lines().last()?.strip_prefix(lab::PROGRESS).map(str::to_owned)
 }
 
-fn start(index: usize, step: &Step) -> Result<Running> {
+fn start(index: usize, step: &Step, is_built: bool) -> Result<Running> {
     let program = std::env::current_exe()?;
     let mut command = match step.load {
         Load::OneCpu => {
@@ -221,7 +229,8 @@ fn start(index: usize, step: &Step) -> Result<Running> {
         }
         Load::Lab | Load::Machine => Command::new(program),
     };
-    command.args(["ci", "--step", step.name]).stdin(Stdio::null());
+    command.args(["ci", "--step", step.name]).args(is_built.then_some("--built"));
+    command.stdin(Stdio::null());
     let output = match step.load {
         Load::Lab | Load::Machine => None,
         Load::OneCpu => {

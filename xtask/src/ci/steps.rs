@@ -78,10 +78,7 @@ pub(super) const STEPS: &[Step] = &[
     built("layouts against newer headers", Load::OneCpu, 20, || {
         crate::layouts::main().and_then(ensure_success)
     }),
-    step("store: fuzzing", Load::OneCpu, 400, || {
-        crate::fuzz::run_all(FUZZ)?;
-        crate::fuzz::lint()
-    }),
+    step("store: fuzzing", Load::OneCpu, 250, || crate::fuzz::run_all(FUZZ)),
     built("the page in a browser", Load::OneCpu, 120, web::browser),
     built("remote clients that others wrote", Load::OneCpu, 60, web::clients),
     // By itself `cargo xtask churn` tries twice as many hosts.
@@ -140,11 +137,15 @@ fn format() -> Result<()> {
 }
 
 /// All that later steps run, so that none of them waits for another's build.
-fn programs() -> Result<()> {
+pub(super) fn later_programs() -> Vec<Target<'static>> {
     let in_dom0 = scenarios::EXAMPLES.iter();
     let examples = SIMULATIONS.iter().chain(in_dom0).map(|it| Target::Example(it));
     let web = [web_host::HOST, web_host::DOOR];
-    cargo::build(&lab::PROGRAMS.into_iter().chain(web).chain(examples).collect::<Vec<_>>())
+    lab::PROGRAMS.into_iter().chain(web).chain(examples).collect()
+}
+
+fn programs() -> Result<()> {
+    cargo::build(&later_programs())
 }
 
 /// Of the documentation none is code, and the examples are built with the programs.
@@ -161,6 +162,7 @@ fn lints() -> Result<()> {
     command.args(["clippy", "--workspace", "--all-targets"]);
     cargo::for_platform(&mut command).args(["--", "-D", "warnings"]);
     cargo::build_with(&mut command, "cargo clippy failed")?;
+    crate::fuzz::lint()?;
     run_cargo_in("guest", &["clippy", "--release", "--", "-D", "warnings"])
 }
 
