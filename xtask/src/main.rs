@@ -34,6 +34,7 @@ cargo xtask COMMAND
   book    docs/ as a book, and its commands run in a lab
   fuzz    arbitrary bytes for the store, with libFuzzer
   clicks  random clicks in the web page, in a browser, before a simulated host
+  views   each view of the web page in a browser, before a simulated host or a real one
   images  VMs of damaged kernels and ramdisks on the simulated host
   churn   days of a simulated host's life with all kinds of trouble
   kills   kills the toolstack daemon at every step, on the simulated host
@@ -73,6 +74,7 @@ fn dispatch() -> Result<ExitCode> {
             "book" => book::main(&mut parser),
             "churn" => churn::main(&mut parser),
             "clicks" => browser::main(&mut parser),
+            "views" => browser::views(&mut parser),
             "kills" => kills::main(&mut parser),
             "moves" => moves::main(&mut parser),
             "package" => package::main(&mut parser),

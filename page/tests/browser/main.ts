@@ -39,6 +39,7 @@ async function open(browser: Browser, options: Options, width: number, theme: 'l
     viewport: { width, height: width < 720 ? 740 : 900 },
     colorScheme: theme,
     deviceScaleFactor: 1,
+    ignoreHTTPSErrors: options.insecure,
   });
   const page = await context.newPage();
   watch(page, options.url, faults);

@@ -8,6 +8,8 @@ export interface Options {
   clicks: number;
   seed: number;
   views: string[];
+  /** Whether any certificate will do. */
+  insecure: boolean;
 }
 
 export function readOptions(): Options {
@@ -21,6 +23,7 @@ export function readOptions(): Options {
       clicks: { type: 'string', default: '0' },
       seed: { type: 'string', default: '1' },
       view: { type: 'string', multiple: true, default: [] },
+      insecure: { type: 'boolean', default: false },
     },
   });
   if (values.url === undefined) throw new Error('--url ADDRESS of xylem-web, with its #token=... if it has one');
@@ -31,6 +34,7 @@ export function readOptions(): Options {
     clicks: Number(values.clicks),
     seed: Number(values.seed),
     views: values.view,
+    insecure: values.insecure,
   };
 }
 

@@ -36,6 +36,7 @@ debian-NAME.sh.
   --xen 4.17|4.20        Xen and its tools, of Debian 12 (default) or 13
   --xen-words WORDS      more words for Xen's command line
   --iommu                the machine has an IOMMU, and at 00:10.0 and 00:11.0 devices for guests
+  --forward PORT         PORT of 127.0.0.1 leads to 10.0.2.15:8443, dom0's address on one more network card
   --no-build             take the programs as they were built last
 
 Two hosts have by default 2048 MiB, 1024 of them dom0's, and one CPU each. Each may have its own:
@@ -246,6 +247,7 @@ fn apply(options: &mut Options, option: &str, parser: &mut lexopt::Parser) -> Re
         "xen-words" => options.xen_arguments = parser.value()?.string()?,
         "vmlinux" => options.guest_kernel = GuestKernel::AlsoUnpacked,
         "iommu" => options.has_iommu = true,
+        "forward" => options.forward = Some(parser.value()?.parse()?),
         "no-build" => options.build = Build::AsIs,
         other => bail!("there is no option --{other}; see `cargo xtask lab --help`"),
     }

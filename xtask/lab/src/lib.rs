@@ -127,7 +127,12 @@ pub struct Options {
     pub xen_arguments: String,
     /// Whether the machine has an IOMMU, and cards that a guest can be given.
     pub has_iommu: bool,
+    /// The port of our loopback that leads to dom0's [`FORWARDED`].
+    pub forward: Option<u16>,
 }
+
+/// Where dom0 has what is reached from outside: at the address that QEMU's own network knows it by, on a card of that network.
+pub const FORWARDED: &str = "10.0.2.15:8443";
 
 impl Options {
     /// What a small scenario needs; results go below the workspace's target folder.
@@ -148,6 +153,7 @@ impl Options {
             series: Series::default(),
             xen_arguments: String::new(),
             has_iommu: false,
+            forward: None,
         })
     }
 }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
-use super::{Mode, Options};
+use super::{FORWARDED, Mode, Options};
 
 /// SMAP kills the PV dom0 of Xen 4.17, RDTSCP kills PVH Linux, and with AVX state memory of dom0's
 /// programs is corrupted now and then, under this emulator. `lab/README.md` says more.
@@ -139,6 +139,13 @@ impl Machine {
             // They live as long as we do: nothing is synced.
             let drive = format!("if=virtio,format=qcow2,cache=unsafe,file={}", escape(disk));
             command.args(["-drive", &drive]);
+        }
+        if let Some(port) = options.forward {
+            // Nothing but this one port, and nothing from inside.
+            let netdev =
+                format!("user,id=door,restrict=on,hostfwd=tcp:127.0.0.1:{port}-{FORWARDED}");
+            command.args(["-netdev", &netdev]);
+            command.args(["-device", "virtio-net-pci,netdev=door,romfile="]);
         }
         connect(&mut command, wiring)?;
         command.stderr(Stdio::piped());
