@@ -167,9 +167,9 @@ impl Bed {
         Ok(Self(WebHost::start(&options)?))
     }
 
-    /// Each view, or these, at the sizes of a telephone and of a desk, in both themes; with pictures.
-    pub(crate) fn look_at(&self, views: &[&str]) -> Result<()> {
-        test(&self.0.url, &[&["--shots", &shots("page")?], views].concat())
+    /// Each view at the sizes of a telephone and of a desk, in both themes, unless more words say otherwise; with pictures.
+    pub(crate) fn look_at(&self, more: &[&str]) -> Result<()> {
+        test(&self.0.url, &[&["--shots", &shots("page")?], more].concat())
     }
 
     pub(crate) fn click(&self, seconds: u32, seed: u32) -> Result<()> {

@@ -97,7 +97,10 @@ try {
     await page.goto(options.url);
     await clickAround(page, options.clicks, random(options.seed));
   } else {
-    for (const theme of themes) for (const width of widths) await round(browser, options, width, theme, faults);
+    for (const [at, theme] of themes.entries()) {
+      const chosen = options.quick ? widths.slice(at, at + 1) : widths;
+      for (const width of chosen) await round(browser, options, width, theme, faults);
+    }
     if (options.views.length === 0 || options.views.includes('use')) {
       faults.where = 'use';
       const { page } = await open(browser, options, 1280, 'light', faults);

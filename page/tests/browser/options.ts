@@ -10,6 +10,8 @@ export interface Options {
   views: string[];
   /** Whether any certificate will do. */
   insecure: boolean;
+  /** Each size in one theme, and each theme at one size. */
+  quick: boolean;
 }
 
 export function readOptions(): Options {
@@ -24,6 +26,7 @@ export function readOptions(): Options {
       seed: { type: 'string', default: '1' },
       view: { type: 'string', multiple: true, default: [] },
       insecure: { type: 'boolean', default: false },
+      quick: { type: 'boolean', default: false },
     },
   });
   if (values.url === undefined) throw new Error('--url ADDRESS of xylem-web, with its #token=... if it has one');
@@ -35,6 +38,7 @@ export function readOptions(): Options {
     seed: Number(values.seed),
     views: values.view,
     insecure: values.insecure,
+    quick: values.quick,
   };
 }
 

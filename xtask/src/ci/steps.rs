@@ -81,15 +81,15 @@ pub(super) const STEPS: &[Step] = &[
     step("store: fuzzing", Load::OneCpu, 250, || crate::fuzz::run_all(FUZZ)),
     built("the page in a browser", Load::OneCpu, 120, web::browser),
     built("remote clients that others wrote", Load::OneCpu, 60, web::clients),
-    // By itself `cargo xtask churn` tries twice as many hosts.
-    built("36 hours of a host's life, with trouble", Load::OneCpu, 90, || {
-        crate::churn::run(&["--seeds", "1,2,3"].map(str::to_owned))
+    // By itself `cargo xtask churn` tries three times as many hosts.
+    built("24 hours of a host's life, with trouble", Load::OneCpu, 60, || {
+        crate::churn::run(&["--seeds", "1,2"].map(str::to_owned))
     }),
     built("random worlds", Load::OneCpu, 140, || crate::worlds::run(WORLDS)),
     built("xylemd killed at every step", Load::OneCpu, 90, || crate::kills::run(1)),
     built("moves between two hosts, with trouble", Load::OneCpu, 80, crate::moves::some),
-    built("damaged kernels and ramdisks", Load::OneCpu, 90, || {
-        crate::images::run(&["--count", "10000", "--seconds", "90"].map(str::to_owned))
+    built("damaged kernels and ramdisks", Load::OneCpu, 50, || {
+        crate::images::run(&["--count", "5000", "--seconds", "60"].map(str::to_owned))
     }),
     built("simulation seeds", Load::OneCpu, 20, simulation_seeds),
     built("store: packaged clients", Load::OneCpu, 30, || {

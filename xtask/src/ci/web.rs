@@ -32,10 +32,11 @@ pub(super) fn page() -> Result<()> {
     page::build()
 }
 
-/// Each view of the page in a browser, then random clicks; `cargo xtask clicks` clicks for longer.
+/// Each view of the page in a browser, then random clicks. `cargo xtask views` has both sizes in both themes, and `cargo xtask clicks`
+/// clicks for longer.
 pub(super) fn browser() -> Result<()> {
     let bed = Bed::start(VMS)?;
-    bed.look_at(&[])?;
+    bed.look_at(&["--quick"])?;
     bed.click(CLICKS.0, CLICKS.1)
 }
 
