@@ -14,7 +14,7 @@ use axum::response::Response;
 use crate::admit::Caller;
 use crate::shared::{Shared, lock};
 
-/// The daemon tells of a change after 50 ms. The copy has one that is older than this.
+/// The daemon tells of a change within 50 ms. The copy has one that is older than this.
 const TOLD_WITHIN: Duration = Duration::from_millis(500);
 
 /// When each client's last change ended.
@@ -36,7 +36,8 @@ impl OwnWrites {
     }
 }
 
-/// Waits until the copy has all that has happened so far.
+/// Waits until the copy has all that has happened so far. To be asked makes the daemon tell those who wait, and so the copy, what
+/// it collects for them.
 async fn catch_up(shared: &Shared, client: &str) {
     let mut told = shared.mirror.told();
     loop {

@@ -29,7 +29,8 @@ const REMOVALS_MAX: usize = 4096;
 const OBJECTS_PER_ANSWER: usize = 64;
 /// Readers that may wait at a time; if another comes, the one that has waited longest is answered early.
 const READERS_MAX: usize = 256;
-/// How long changes are collected for readers that wait.
+/// How long changes are collected for readers that wait, after they were told of some: the first change after a quiet time is told
+/// at once.
 const COLLECTED_NS: u64 = 50_000_000;
 
 /// What an object is.
@@ -239,6 +240,8 @@ pub(super) struct Live {
     readers: Vec<Reader>,
     /// When those who wait are told of what was collected.
     pub(super) due: Option<Instant>,
+    /// Until when changes are collected.
+    collected_until: Instant,
 }
 
 impl Live {
@@ -255,6 +258,7 @@ impl Live {
             forgotten: Vec::new(),
             readers: Vec::new(),
             due: None,
+            collected_until: Instant(0),
         }
     }
 
@@ -292,14 +296,15 @@ impl Toolstack {
     /// Takes up what has changed during an event, and tells those who have waited for it.
     pub(super) fn note_objects(&mut self, now: Instant, out: &mut Vec<Action>) {
         self.take_up_marks();
-        if self.live.due.is_some_and(|due| due <= now) {
-            self.live.due = None;
-            self.tell_readers(out);
-        }
         let table = &self.live.table;
         let has_news = self.live.readers.iter().any(|reader| table.has_news(reader.cursor));
         if self.live.due.is_none() && has_news {
-            self.live.due = Some(Instant(now.0 + COLLECTED_NS));
+            self.live.due = Some(now.max(self.live.collected_until));
+        }
+        if self.live.due.is_some_and(|due| due <= now) {
+            self.live.due = None;
+            self.live.collected_until = Instant(now.0 + COLLECTED_NS);
+            self.tell_readers(out);
         }
     }
 
@@ -486,6 +491,10 @@ impl Toolstack {
         let Some(begun) = cursor.filter(|_| waits) else {
             if let Some((cursor, classes)) = self.look_first(now, client, (cursor, classes), out) {
                 self.tell_objects(client, cursor, &classes, out);
+            }
+            // Whoever keeps a copy up to date by waiting, and has to read its own change there now, asks so.
+            if let Some(due) = &mut self.live.due {
+                *due = now;
             }
             return;
         };
