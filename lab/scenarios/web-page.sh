@@ -1,5 +1,7 @@
+# lab-addition: hvm
+# lab-addition: virtio-net
 # The page before a real host: `cargo xtask views --lab` opens it by TLS in a browser outside, and destroys the VM the-end when it
-# has seen enough. The argument is the port there.
+# has seen enough.
 . /lab/lib.sh
 modprobe -a virtio_pci virtio_net
 card=$(ls /sys/class/net | grep -v -e '^lo$' -e '^xenbr0$' | head -n 1)
@@ -28,11 +30,13 @@ check "a Linux VM with a disk, an interface and a screen" xy create -q /tmp/web-
 check "Linux runs" console_wait web-linux 'XYLEM-GUEST: ready' 300
 
 check "a client" sh -c "xylem-web client add-token page --role admin --clients /tmp/clients >/tmp/token"
-chown web /tmp/clients
-su web -c "exec xylem-web --listen 10.0.2.15:8443 --certificate /tmp/web.pem --key /tmp/web.key --make-certificate --clients /tmp/clients \
-    --print --origin https://127.0.0.1:$1" >/tmp/web.out 2>/results/xylem-web.log </dev/null &
-check "xylem-web serves" wait_for 'grep -q https /tmp/web.out' 60 || cat /results/xylem-web.log
-echo "page: $(tail -n 1 /tmp/token) $(tr '\n' '|' </tmp/web.pem)"
+mkdir -p /srv/web
+chown web /tmp/clients /srv/web
+su web -c "exec xylem-web --listen 10.0.2.15:8443 --certificate /srv/web/web.pem --key /srv/web/web.key --make-certificate \
+    --clients /tmp/clients --print" >/tmp/web.out 2>/results/xylem-web.log </dev/null &
+check "xylem-web serves" wait_for 'grep -q https /tmp/web.out' 60
+[ -s /tmp/web.out ] || { cat /results/xylem-web.log; exit 1; }
+echo "page: $(tail -n 1 /tmp/token) $(tr '\n' '|' </srv/web/web.pem)"
 check "who looks at it has seen enough" wait_for '! xy domid the-end >/dev/null 2>&1' 3000
 check "xylem-web is still there" pidof xylem-web
 xy list

@@ -102,7 +102,7 @@ fn on_xen(views: &[&str]) -> Result<()> {
             Ok(announced) => look_from_outside(port, &announced, views),
             Err(_) => bail!("the host never had a page"),
         });
-        let outcome = lab::run(&options, &scenario, &[port.to_string()], &mut |line| match line
+        let outcome = lab::run(&options, &scenario, &[], &mut |line| match line
             .strip_prefix(PAGE)
         {
             // If nobody waits, the host is ended by its limit.

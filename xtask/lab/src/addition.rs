@@ -189,6 +189,15 @@ pub(crate) const ADDITIONS: &[Addition] = &[
         modules: &["nbd"],
     },
     // What two hosts have that are one lab.
+    // A card of QEMU's own network, which `--forward` leads to.
+    Addition {
+        name: "virtio-net",
+        packages: &[],
+        programs: &[],
+        links: &[],
+        folders: &[],
+        modules: &["virtio_net"],
+    },
     Addition {
         name: "pair",
         packages: &[

@@ -37,6 +37,7 @@ debian-NAME.sh.
   --xen-words WORDS      more words for Xen's command line
   --iommu                the machine has an IOMMU, and at 00:10.0 and 00:11.0 devices for guests
   --forward PORT         PORT of 127.0.0.1 leads to 10.0.2.15:8443, dom0's address on one more network card
+                         (its driver: lab-addition virtio-net)
   --no-build             take the programs as they were built last
 
 Two hosts have by default 2048 MiB, 1024 of them dom0's, and one CPU each. Each may have its own:
