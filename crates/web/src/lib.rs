@@ -8,6 +8,7 @@ mod audit;
 mod clients;
 mod consoles;
 mod daemon;
+mod first_copy;
 mod limited;
 mod mirror;
 mod oidc;

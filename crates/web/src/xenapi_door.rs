@@ -5,7 +5,7 @@ mod updates;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use api::{Answer, RelayRequest, Request as ApiRequest, Role, Target};
@@ -21,6 +21,7 @@ use xenapi::{Asking, Facade, Identity, Login, Moment, Outcome, Shown, Waiting, r
 
 use crate::admit::{cookie, pace, peer, stranger};
 use crate::consoles::{Look, Viewer, attach, upgrade_of};
+use crate::first_copy::{FIRST_COPY, nothing_yet};
 use crate::problem::Problem;
 use crate::routes::{log_in, page, subject, value_of};
 use crate::running::Asks;
@@ -28,6 +29,8 @@ use crate::shared::{Shared, lock, random, unix_ms, unix_s};
 
 /// How often it is looked whether a question to the daemon is due.
 const POLL: Duration = Duration::from_millis(200);
+/// How often it is looked whether the host is known, while it is not.
+const LOOK: Duration = Duration::from_millis(20);
 /// Between attempts to reach the daemon.
 const RETRY: Duration = Duration::from_millis(500);
 /// Calls that are answered or waited for at a time.
@@ -47,6 +50,7 @@ pub(crate) struct Door {
     calls: tokio::sync::Semaphore,
     /// A VM is defined again from what its definition says: nobody changes that meanwhile.
     definitions: tokio::sync::Mutex<()>,
+    began: Instant,
     /// Where labels are kept, and which were written last.
     labels: Option<PathBuf>,
 }
@@ -80,7 +84,8 @@ impl Door {
         let calls = tokio::sync::Semaphore::new(CALLS_MAX);
         let definitions = tokio::sync::Mutex::new(());
         let (shared, facade) = (Arc::clone(shared), Mutex::new(facade));
-        Ok(Self { shared, facade, changed, calls, definitions, labels })
+        let began = Instant::now();
+        Ok(Self { shared, facade, changed, calls, definitions, labels, began })
     }
 
     /// What is done with the façade may have changed it: whoever waits for that is told.
@@ -90,6 +95,21 @@ impl Door {
         let revision = facade.revision();
         drop(facade);
         self.changed.send_if_modified(|last| std::mem::replace(last, revision) != revision);
+    /// Waits until the host is known, if that comes soon: a client that followed an earlier process comes back at once, and
+    /// takes what is missing for gone, or a refusal for a reason to stay away for long.
+    async fn first_copy(&self) {
+        let is_known = || {
+            let facade = lock(&self.facade);
+            facade.is_known() || (facade.is_whole() && self.began.elapsed() >= FIRST_COPY)
+        };
+        let known = async {
+            while !is_known() {
+                sleep(LOOK).await;
+            }
+        };
+        let _late = timeout(FIRST_COPY, known).await;
+    }
+
         done
     }
 
@@ -326,6 +346,9 @@ async fn answer(door: &Arc<Door>, request: Request) -> Result<Response, Problem>
         let kind = [(header::CONTENT_TYPE, "text/html")];
         return Ok((StatusCode::INTERNAL_SERVER_ERROR, kind, text).into_response());
     };
+            if !["session.", "system."].iter().any(|it| call.method.starts_with(it)) {
+                door.first_copy().await;
+            }
     let from = peer.address.to_string();
     let session = call.params.first().and_then(xenapi::Value::as_str).unwrap_or_default();
     let answer = match (door.may_come(session, &peer)?, door.moment()) {
@@ -351,6 +374,10 @@ async fn console(door: &Arc<Door>, request: Request) -> Result<Response, Problem
     let session = value_of(query, "session_id").or_else(|| sent_session(request.headers()));
     let session = session.unwrap_or_default();
     let name = value_of(query, "uuid").unwrap_or(value("ref"));
+    door.first_copy().await;
+    if !lock(&door.facade).is_whole() {
+        return Err(nothing_yet(&door.shared.mirror));
+    }
     let is_out = door.may_come(&session, &peer)?.is_some();
     let user = door.with(|facade| facade.user(&session, unix_ms()));
     let Some((who, role)) = user.ok().filter(|_| !is_out) else {

@@ -188,6 +188,8 @@ impl Facade {
         facade.refresh(all);
         facade
     }
+    /// Everything that the model does not tell was asked for once.
+    is_asked: bool,
 
     /// Of the last change: whoever waits is woken when it is another one.
     #[must_use]
@@ -205,6 +207,7 @@ impl Facade {
     #[must_use]
     pub fn labels_revision(&self) -> u64 {
         self.labels.revision
+            is_asked: false,
     }
 
     /// What follows the daemon's live model: the answer goes to [`Facade::learn`], and the next such request is for what
@@ -217,7 +220,24 @@ impl Facade {
 
     /// A question to the daemon whose time has come; the answer goes to [`Facade::learn`].
     pub fn due(&mut self, now_unix_ms: u64) -> Option<Request> {
-        self.polls.due(now_unix_ms)
+        let due = self.polls.due(now_unix_ms);
+        // What is asked of each VM comes last.
+        let is_of_host =
+            !matches!(due, None | Some(Request::Uptime { .. } | Request::NetworkList { .. }));
+        self.is_asked |= self.mirror.is_whole && !is_of_host;
+        due
+    }
+
+    /// Whether calls about objects are answered; they fail with `HOST_STILL_BOOTING` before.
+    #[must_use]
+    pub fn is_whole(&self) -> bool {
+        self.mirror.is_whole
+    }
+
+    /// Whether what the live model does not tell, such as VDIs, is known too, as far as the daemon tells it.
+    #[must_use]
+    pub fn is_known(&self) -> bool {
+        self.is_asked
     }
 
     /// What the daemon has answered.

@@ -4,6 +4,7 @@ mod browsers;
 mod calls;
 mod consoles;
 mod events;
+mod first_copy;
 mod hostile;
 mod limited;
 mod log_ins;

@@ -29,7 +29,7 @@ impl<'a> Client<'a> {
     }
 }
 
-fn call(web: &Web, method: &str, params: &[Value]) -> Result<Value, Value> {
+pub(crate) fn call(web: &Web, method: &str, params: &[Value]) -> Result<Value, Value> {
     let body = json!({ "jsonrpc": "2.0", "method": method, "params": params, "id": 1 });
     let response = web.send("POST", "/jsonrpc", None, &[], &body.to_string());
     assert_eq!(response.status(), 200, "{method}");
@@ -42,7 +42,7 @@ fn call(web: &Web, method: &str, params: &[Value]) -> Result<Value, Value> {
     }
 }
 
-fn code(failure: &Value) -> &str {
+pub(crate) fn code(failure: &Value) -> &str {
     failure["message"].as_str().unwrap_or_else(|| panic!("{failure}"))
 }
 
