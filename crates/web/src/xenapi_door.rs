@@ -48,11 +48,9 @@ pub(crate) struct Door {
     /// The façade's revision.
     changed: watch::Sender<u64>,
     calls: tokio::sync::Semaphore,
-    /// A VM is defined again from what its definition says: nobody changes that meanwhile.
-    definitions: tokio::sync::Mutex<()>,
-    began: Instant,
     /// Where labels are kept, and which were written last.
     labels: Option<PathBuf>,
+    began: Instant,
 }
 
 impl Door {
@@ -82,10 +80,9 @@ impl Door {
         let facade = Facade::new(identity, unix_ms().saturating_mul(1000), &kept);
         let (changed, _) = watch::channel(facade.revision());
         let calls = tokio::sync::Semaphore::new(CALLS_MAX);
-        let definitions = tokio::sync::Mutex::new(());
         let (shared, facade) = (Arc::clone(shared), Mutex::new(facade));
         let began = Instant::now();
-        Ok(Self { shared, facade, changed, calls, definitions, labels, began })
+        Ok(Self { shared, facade, changed, calls, labels, began })
     }
 
     /// What is done with the façade may have changed it: whoever waits for that is told.
@@ -95,6 +92,9 @@ impl Door {
         let revision = facade.revision();
         drop(facade);
         self.changed.send_if_modified(|last| std::mem::replace(last, revision) != revision);
+        done
+    }
+
     /// Waits until the host is known, if that comes soon: a client that followed an earlier process comes back at once, and
     /// takes what is missing for gone, or a refusal for a reason to stay away for long.
     async fn first_copy(&self) {
@@ -108,9 +108,6 @@ impl Door {
             }
         };
         let _late = timeout(FIRST_COPY, known).await;
-    }
-
-        done
     }
 
     /// Follows the daemon for as long as this process lives.
@@ -164,7 +161,6 @@ impl Door {
     fn carry_out(self: Arc<Self>, outcome: Outcome, from: String) -> Answering {
         Box::pin(async move {
             let mut outcome = outcome;
-            let mut turn = None;
             loop {
                 outcome = match outcome {
                     Outcome::Reply(answer) => return answer,
@@ -174,18 +170,10 @@ impl Door {
                         self.with(|it| it.authenticated(login, user, &moment))
                     }
                     Outcome::Ask(asking) => {
-                        let changes =
-                            matches!(asking.requests[..], [ApiRequest::ConfigText { .. }]);
-                        if changes && turn.is_none() {
-                            turn = Some(self.definitions.lock().await);
-                        }
                         let replies = self.ask(&asking, &from).await;
                         self.with(|facade| facade.answered(asking, replies, unix_ms()))
                     }
-                    Outcome::Wait(waiting) => {
-                        drop(turn.take());
-                        self.wait(waiting).await
-                    }
+                    Outcome::Wait(waiting) => self.wait(waiting).await,
                     Outcome::Started { task, work } => {
                         // Nobody waits for its answer: its task has it.
                         let _going_on = tokio::spawn(Arc::clone(&self).carry_out(*work, from));
@@ -346,9 +334,6 @@ async fn answer(door: &Arc<Door>, request: Request) -> Result<Response, Problem>
         let kind = [(header::CONTENT_TYPE, "text/html")];
         return Ok((StatusCode::INTERNAL_SERVER_ERROR, kind, text).into_response());
     };
-            if !["session.", "system."].iter().any(|it| call.method.starts_with(it)) {
-                door.first_copy().await;
-            }
     let from = peer.address.to_string();
     let session = call.params.first().and_then(xenapi::Value::as_str).unwrap_or_default();
     let answer = match (door.may_come(session, &peer)?, door.moment()) {
@@ -361,6 +346,9 @@ async fn answer(door: &Arc<Door>, request: Request) -> Result<Response, Problem>
     };
     let mut response = Response::new(Body::from(form.encode(&answer)));
     let kind = HeaderValue::from_static(form.content_type());
+            if !["session.", "system."].iter().any(|it| call.method.starts_with(it)) {
+                door.first_copy().await;
+            }
     response.headers_mut().insert(header::CONTENT_TYPE, kind);
     Ok(response)
 }
@@ -374,10 +362,6 @@ async fn console(door: &Arc<Door>, request: Request) -> Result<Response, Problem
     let session = value_of(query, "session_id").or_else(|| sent_session(request.headers()));
     let session = session.unwrap_or_default();
     let name = value_of(query, "uuid").unwrap_or(value("ref"));
-    door.first_copy().await;
-    if !lock(&door.facade).is_whole() {
-        return Err(nothing_yet(&door.shared.mirror));
-    }
     let is_out = door.may_come(&session, &peer)?.is_some();
     let user = door.with(|facade| facade.user(&session, unix_ms()));
     let Some((who, role)) = user.ok().filter(|_| !is_out) else {
@@ -390,6 +374,10 @@ async fn console(door: &Arc<Door>, request: Request) -> Result<Response, Problem
     let text = |target| RelayRequest::Console { target, kind: None, number: 0 };
     let (relay, look) = match shown {
         Shown::Screen => (RelayRequest::Screen { target }, Look::Plain),
+    door.first_copy().await;
+    if !lock(&door.facade).is_whole() {
+        return Err(nothing_yet(&door.shared.mirror));
+    }
         Shown::Text => (text(target), Look::Plain),
         Shown::Drawn => (text(target), Look::Drawn),
     };
