@@ -157,6 +157,13 @@ impl Door {
         }
     }
 
+    /// Whoever waits for events is told that its session is over, and begins a new one with the next process. Hung up on, or
+    /// told anything else, Xen Orchestra would stay away for a minute.
+    pub(crate) fn end_sessions(&self) {
+        self.with(Facade::end_sessions);
+        self.changed.send_modify(|_| ());
+    }
+
     /// Does what comes of a call until there is an answer.
     fn carry_out(self: Arc<Self>, outcome: Outcome, from: String) -> Answering {
         Box::pin(async move {
@@ -339,6 +346,9 @@ async fn answer(door: &Arc<Door>, request: Request) -> Result<Response, Problem>
     let answer = match (door.may_come(session, &peer)?, door.moment()) {
         (Some(ended), _) => Err(ended),
         (None, Ok(moment)) => {
+            if !["session.", "system."].iter().any(|it| call.method.starts_with(it)) {
+                door.first_copy().await;
+            }
             let outcome = door.with(|facade| facade.call(&call, &moment));
             Arc::clone(door).carry_out(outcome, from).await
         }
@@ -346,9 +356,6 @@ async fn answer(door: &Arc<Door>, request: Request) -> Result<Response, Problem>
     };
     let mut response = Response::new(Body::from(form.encode(&answer)));
     let kind = HeaderValue::from_static(form.content_type());
-            if !["session.", "system."].iter().any(|it| call.method.starts_with(it)) {
-                door.first_copy().await;
-            }
     response.headers_mut().insert(header::CONTENT_TYPE, kind);
     Ok(response)
 }
@@ -367,6 +374,10 @@ async fn console(door: &Arc<Door>, request: Request) -> Result<Response, Problem
     let Some((who, role)) = user.ok().filter(|_| !is_out) else {
         return Err(Problem::new(StatusCode::UNAUTHORIZED, "this session_id is not known"));
     };
+    door.first_copy().await;
+    if !lock(&door.facade).is_whole() {
+        return Err(nothing_yet(&door.shared.mirror));
+    }
     let found = lock(&door.facade).console(&name);
     let (vm, shown) =
         found.ok_or_else(|| Problem::not_found(format!("{name} is not a console here")))?;
@@ -374,10 +385,6 @@ async fn console(door: &Arc<Door>, request: Request) -> Result<Response, Problem
     let text = |target| RelayRequest::Console { target, kind: None, number: 0 };
     let (relay, look) = match shown {
         Shown::Screen => (RelayRequest::Screen { target }, Look::Plain),
-    door.first_copy().await;
-    if !lock(&door.facade).is_whole() {
-        return Err(nothing_yet(&door.shared.mirror));
-    }
         Shown::Text => (text(target), Look::Plain),
         Shown::Drawn => (text(target), Look::Drawn),
     };

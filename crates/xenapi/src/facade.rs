@@ -424,6 +424,11 @@ impl Facade {
         Ok((session.who, session.role))
     }
 
+    /// Ends all sessions: nobody is here for them any more.
+    pub fn end_sessions(&mut self) {
+        self.sessions = Sessions::default();
+    }
+
     /// The VM of a console, by the console's UUID or reference, and what there is to see.
     #[must_use]
     pub fn console(&self, name: &str) -> Option<(Uuid, Shown)> {

@@ -10,6 +10,7 @@ mod limited;
 mod log_ins;
 mod metrics;
 mod oidc;
+mod restarts;
 mod served;
 mod tasks;
 mod tls;
