@@ -8,7 +8,7 @@ import { kindOf } from '../../src/model/kinds';
 import { merged } from '../../src/model/log';
 import { Rates, interfaceLines, networkState, ratesByNetwork } from '../../src/model/networks';
 import { remember } from '../../src/model/operations';
-import { formatRoute, parseRoute, tokenOf } from '../../src/model/route';
+import { failedLogInOf, formatRoute, logInWordsOf, parseRoute, tokenOf } from '../../src/model/route';
 import { coverage, extended, moved, toggled } from '../../src/model/selection';
 import { graphsOf } from '../../src/model/series';
 import { ownerOf } from '../../src/model/storage';
@@ -199,5 +199,15 @@ describe('graphs', () => {
       ['Disks', 'rate', ['xvda read', 'xvda written']],
       ['Network', 'rate', ['vif 0 received', 'vif 0 sent']],
     ]);
+  });
+});
+
+describe('a log-in that has failed elsewhere', () => {
+  it('is told in our words, whatever the address says', () => {
+    expect(failedLogInOf('#log-in=stale')).toBe('stale');
+    expect(failedLogInOf('#/vms')).toBeNull();
+    expect(parseRoute('#log-in=stale')).toEqual({ path: [], params: {} });
+    expect(logInWordsOf('stale')).toMatch(/took too long/);
+    expect(logInWordsOf('<b>evil</b>')).toBe('The log-in with OpenID Connect has failed.');
   });
 });
