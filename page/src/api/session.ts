@@ -1,6 +1,7 @@
 // Who is logged in, and what that one may do.
 import { createSignal } from 'solid-js';
 import { allows } from '../model/actions';
+import { limits } from '../model/places';
 import { failedLogInOf, logInWordsOf, tokenOf } from '../model/route';
 import type { Role, Session } from '../model/types';
 import { Problem, get, send, whenUnauthorised } from './client';
@@ -28,6 +29,11 @@ export async function logIn(body: { token: string } | { name: string; password: 
 export async function logOut(): Promise<void> {
   await send('DELETE', '/v1/session');
   setSession(null);
+}
+
+/** Whether this client sees VMs with its tags alone, and nothing else of the host. */
+export function isLimited(): boolean {
+  return limits(session()).length > 0;
 }
 
 /** A token in the address is used and removed from it, so that it stays in no history; so is why a log-in has failed. */
