@@ -126,6 +126,10 @@ impl Door {
     }
 
     async fn poll(&self) {
+        // What a daemon that is not there is asked would not be asked again for long, or at all.
+        while !lock(&self.facade).is_whole() {
+            sleep(LOOK).await;
+        }
         loop {
             while let Some(request) = self.with(|facade| facade.due(unix_ms())) {
                 match self.shared.daemon.follow(&request).await {

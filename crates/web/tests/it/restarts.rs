@@ -45,8 +45,8 @@ fn clients_wait_at_the_socket_that_the_manager_keeps() {
     client.write_all(b"GET /v1/health HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").unwrap();
     let names = "export LISTEN_PID=$$ LISTEN_FDS=1 LISTEN_FDNAMES=listen";
     let script = format!("exec 3<&{}; {names}; exec \"$@\"", listener.as_raw_fd());
-    let mut program = Command::new("sh");
-    program.args(["-c", &script, "sh", env!("CARGO_BIN_EXE_xylem-web")]);
+    let mut program = Command::new("bash");
+    program.args(["-c", &script, "bash", env!("CARGO_BIN_EXE_xylem-web")]);
     let _web = Web::started(program, &address.to_string(), shared_host(), &[]);
     let mut answer = String::new();
     client.read_to_string(&mut answer).unwrap();

@@ -198,7 +198,7 @@ fn disks_that_are_made_at_once_are_all_there() {
                 client.call("VBD.create", &[record]).unwrap();
             });
         }
-        scope.spawn(|| client.call("VM.set_VCPUs_max", &[json!(vm), json!(7)]).unwrap());
+        scope.spawn(move || client.call("VM.set_VCPUs_max", &[json!(vm), json!(7)]).unwrap());
     });
     let text = text_of(&web);
     assert_eq!(text.matches("vdev=xvd").count(), DISKS, "{text}");
@@ -206,8 +206,9 @@ fn disks_that_are_made_at_once_are_all_there() {
     // One after the other they go again, and what else was changed stays.
     let vbds = client.call("VM.get_VBDs", &[json!(vm)]).unwrap();
     std::thread::scope(|scope| {
+        let client = &client;
         for vbd in vbds.as_array().unwrap() {
-            scope.spawn(|| client.call("VBD.destroy", std::slice::from_ref(vbd)).unwrap());
+            scope.spawn(move || client.call("VBD.destroy", std::slice::from_ref(vbd)).unwrap());
         }
     });
     let text = text_of(&web);
@@ -226,15 +227,16 @@ fn a_definition_is_replaced_only_if_nobody_else_has_replaced_it() {
     define["config_text"] = json!(text);
     define["replaces"] = json!(text);
     define["autostart"] = Value::Null;
-    define["overrides"] = json!(["memory=64"]);
-    let send = |define: &Value| web.post("/v1/requests/define", Role::Admin, &define.to_string());
-    assert_eq!(send(&define).0, 200);
     define["overrides"] = json!(["vcpus=1"]);
+    let send = |define: &Value| web.post("/v1/requests/define", Role::Admin, &define.to_string());
+    let done = send(&define);
+    assert_eq!(done.0, 200, "{done:?}");
+    define["overrides"] = json!(["memory=16"]);
     let refused = send(&define);
     assert_eq!(refused.0, 409, "{refused:?}");
     assert!(refused.1["detail"].as_str().unwrap().contains(api::REPLACED), "{refused:?}");
     let text = text_of(&web);
-    assert!(text.contains("memory = 64") && text.contains("vcpus = 2"), "{text}");
-    let vm = web.get("/v1/vms/paper", Some(Role::Viewer)).1;
+    assert!(text.contains("memory = 32") && text.contains("vcpus = 1"), "{text}");
+    let vm = web.get("/v1/vms/paper", Some(Role::Admin)).1;
     assert_eq!(vm["autostart"], 3, "the rest of it stays");
 }
