@@ -2,11 +2,13 @@ import { ErrorBoundary, Match, Show, Suspense, Switch, createEffect, createMemo,
 import { wordsOf } from './api/client';
 import { findFeatures } from './api/features';
 import { connect, disconnect } from './api/live';
-import { findSession, session } from './api/session';
+import { findSession, isLimited, session } from './api/session';
+import { isOfHost } from './model/places';
 import { route } from './router';
 import { Loading, Problem } from './ui/notice';
 import { Shell } from './ui/shell';
 import { HostView } from './views/host';
+import { LimitedView } from './views/limited';
 import { LoginView } from './views/login';
 import { NowhereView } from './views/nowhere';
 import { VmsView } from './views/vms';
@@ -75,6 +77,9 @@ function Views() {
   const first = createMemo(() => route().path[0] ?? '');
   return (
     <Switch fallback={<NowhereView />}>
+      <Match when={isLimited() && isOfHost(first())}>
+        <LimitedView first={first()} />
+      </Match>
       <Match when={first() === ''}>
         <HostView />
       </Match>

@@ -60,7 +60,9 @@ pub use storage::{ImageRow, SrRow, StorageRequest, VdiList, VdiRow, VdiUser};
 pub use store::{StoreNode, StoreQuotaRow, StoreRequest, StoreTree, StoreValue};
 pub use traffic::{DiskTraffic, Traffic, VifTraffic};
 pub use tuning::{ConfigUpdate, Trigger, TuneRequest};
-pub use vms::{Define, StartFailure, StartedAll, StateChange, StateChanges, VmRow, VmStatus};
+pub use vms::{
+    Define, REPLACED, StartFailure, StartedAll, StateChange, StateChanges, VmRow, VmStatus,
+};
 pub use wire::{
     Asked, LINE_BYTES_MAX, WireError, decode_answer, decode_asked, decode_request, encode_answer,
     encode_asked, encode_request,

@@ -21,7 +21,15 @@ pub struct Define {
     /// Starts with the host, after VMs with smaller numbers.
     #[serde(default)]
     pub autostart: Option<u32>,
+    /// Only in place of this, which [`ConfigText`](crate::Request::ConfigText) has told of the VM that the configuration
+    /// names by its UUID: refused with [`REPLACED`] if its definition is another one by now. Its `autostart` stays as it is
+    /// then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replaces: Option<String>,
 }
+
+/// In an error: what was to be replaced has been replaced by somebody else.
+pub const REPLACED: &str = "its definition is another one by now";
 
 /// A VM, defined or only running.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]

@@ -12,11 +12,15 @@ mod sockets;
 
 use std::ffi::OsStr;
 use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::BorrowedFd;
 use std::os::unix::net::UnixDatagram;
 use std::time::Duration;
 
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+
 pub use journal::{Journal, Priority};
-pub use sockets::listener;
+pub use sockets::{listener, tcp_listener};
 
 /// Tells the manager how the daemon is: assignments as `READY=1`, one a line.
 ///
@@ -25,6 +29,42 @@ pub use sockets::listener;
 pub fn tell(state: &str) -> io::Result<()> {
     let Some(socket) = std::env::var_os("NOTIFY_SOCKET") else { return Ok(()) };
     send(&socket, state.as_bytes())
+}
+
+/// Has the manager keep a descriptor (`FileDescriptorStoreMax=`), which the next process inherits by this name. Clients of a
+/// listening socket wait meanwhile, and are not refused.
+///
+/// # Errors
+/// There is a manager, and it cannot be told.
+pub fn keep(name: &str, descriptor: BorrowedFd<'_>) -> io::Result<()> {
+    let Some(socket) = std::env::var_os("NOTIFY_SOCKET") else { return Ok(()) };
+    send_with(&socket, format!("FDSTORE=1\nFDNAME={name}").as_bytes(), descriptor)
+}
+
+/// Has it keep that no longer.
+///
+/// # Errors
+/// There is a manager, and it cannot be told.
+pub fn forget(name: &str) -> io::Result<()> {
+    tell(&format!("FDSTOREREMOVE=1\nFDNAME={name}"))
+}
+
+fn send_with(socket: &OsStr, bytes: &[u8], descriptor: BorrowedFd<'_>) -> io::Result<()> {
+    let datagram = UnixDatagram::unbound()?;
+    datagram.set_nonblocking(true)?;
+    match socket.as_encoded_bytes().strip_prefix(b"@") {
+        Some(name) => {
+            use std::os::linux::net::SocketAddrExt as _;
+            datagram.connect_addr(&std::os::unix::net::SocketAddr::from_abstract_name(name)?)?;
+        }
+        None => datagram.connect(socket)?,
+    }
+    let descriptors = [descriptor];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    control.push(SendAncillaryMessage::ScmRights(&descriptors));
+    sendmsg(&datagram, &[io::IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL)?;
+    Ok(())
 }
 
 /// Whether a manager listens.
@@ -84,6 +124,37 @@ mod tests {
         }
         std::fs::remove_file(&path).unwrap();
         assert!(send(path.as_os_str(), b"READY=1").is_err(), "nobody is there any more");
+    }
+
+    #[test]
+    fn a_descriptor_is_kept_by_the_manager() {
+        use std::net::{TcpListener, TcpStream};
+        use std::os::fd::AsFd as _;
+
+        use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+
+        let path = std::env::temp_dir().join(format!("service-manager-fd-{}", std::process::id()));
+        let manager = UnixDatagram::bind(&path).unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let text = b"FDSTORE=1\nFDNAME=listen";
+        send_with(path.as_os_str(), text, listener.as_fd()).unwrap();
+        drop(listener);
+        std::fs::remove_file(&path).unwrap();
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let mut said = [0; 64];
+        let mut slices = [io::IoSliceMut::new(&mut said)];
+        let got = recvmsg(&manager, &mut slices, &mut control, RecvFlags::empty()).unwrap();
+        let kept = control.drain().find_map(|it| match it {
+            RecvAncillaryMessage::ScmRights(mut all) => all.next(),
+            _ => None,
+        });
+        let kept = TcpListener::from(kept.unwrap());
+        assert_eq!((&said[..got.bytes], kept.local_addr().unwrap()), (&text[..], address));
+        // Clients wait, and are served by whoever has it then.
+        drop(TcpStream::connect(address).unwrap());
+        kept.accept().unwrap();
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Sockets that the manager has opened for the daemon, so that clients wait while it is restarted.
 
-use std::os::fd::RawFd;
+use std::net::TcpListener;
+use std::os::fd::{OwnedFd, RawFd};
 use std::os::unix::net::UnixListener;
 
 use xen_linux::Inherited;
@@ -15,6 +16,23 @@ const FIRST: RawFd = 3;
 /// If it is called a second time.
 #[must_use]
 pub fn listener(name: &str) -> Option<UnixListener> {
+    let listener = UnixListener::from(inherited(name)?);
+    // A socket of another family has no such address.
+    (listener.local_addr().is_ok() && listener.set_nonblocking(false).is_ok()).then_some(listener)
+}
+
+/// The same of one that listens at a port: one of a unit, or one that an earlier process had the manager keep
+/// ([`keep`](crate::keep)).
+///
+/// # Panics
+/// If it, or [`listener`], is called a second time.
+#[must_use]
+pub fn tcp_listener(name: &str) -> Option<TcpListener> {
+    let listener = TcpListener::from(inherited(name)?);
+    (listener.local_addr().is_ok() && listener.set_nonblocking(false).is_ok()).then_some(listener)
+}
+
+fn inherited(name: &str) -> Option<OwnedFd> {
     let variable = |name: &str| std::env::var(name).unwrap_or_default();
     let numbers = numbers(
         std::process::id(),
@@ -24,11 +42,7 @@ pub fn listener(name: &str) -> Option<UnixListener> {
     );
     let (number, _) = numbers.into_iter().find(|(_, of)| of == name)?;
     let descriptor = Inherited::take_all().ok()?.take(number)?;
-    let listens = rustix::net::sockopt::socket_acceptconn(&descriptor).unwrap_or(false);
-    let listener = UnixListener::from(descriptor);
-    // A socket of another family has no such address.
-    (listens && listener.local_addr().is_ok() && listener.set_nonblocking(false).is_ok())
-        .then_some(listener)
+    rustix::net::sockopt::socket_acceptconn(&descriptor).unwrap_or(false).then_some(descriptor)
 }
 
 /// Descriptors and their names, if they are meant for this process.

@@ -74,8 +74,14 @@ impl Service<'_> {
         let api::Define { file, config_text, overrides, cwd, strict, warnings, .. } = define;
         let source = xlcfg::Source { file, text: config_text, overrides };
         let config = Box::new(self.configuration(source, cwd, *strict, *warnings)?);
-        let (fresh_uuid, autostart) = (self.fresh_uuid()?, define.autostart);
-        match self.ask(Request::Define { config, fresh_uuid, autostart })? {
+        let request = match &define.replaces {
+            Some(before) => Request::Redefine { config, before: before.clone() },
+            None => {
+                let (fresh_uuid, autostart) = (self.fresh_uuid()?, define.autostart);
+                Request::Define { config, fresh_uuid, autostart }
+            }
+        };
+        match self.ask(request)? {
             Reply::Defined { uuid } => Ok(api::Reply::Defined { uuid: uuid.to_string() }),
             other => Err(unexpected(&other)),
         }

@@ -8,6 +8,7 @@ mod audit;
 mod clients;
 mod consoles;
 mod daemon;
+mod first_copy;
 mod limited;
 mod mirror;
 mod oidc;
@@ -28,6 +29,7 @@ mod xenapi_door;
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
+use std::os::fd::AsFd as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -50,6 +52,10 @@ use crate::xenapi_door::Door;
 
 /// Threads that serve clients: more would take the CPUs of the daemons.
 const THREADS: usize = 2;
+/// The listening socket, as the service manager keeps it.
+const LISTENER: &str = "listen";
+/// For connections to hear that they are the last.
+const STOP_WAIT: Duration = Duration::from_millis(50);
 /// How often the file of clients is looked at.
 const ACCESS_EVERY: Duration = Duration::from_secs(1);
 
@@ -82,12 +88,14 @@ fn run(command: Command) -> Result<()> {
             Ok(())
         }
         Command::Serve(serve) => {
+            // Before anything else is opened.
+            let kept = service_manager::tcp_listener(LISTENER);
             let runtime = tokio::runtime::Builder::new_multi_thread()
                 .worker_threads(THREADS)
                 .enable_all()
                 .build()
                 .context("cannot start threads")?;
-            let result = runtime.block_on(self::serve(*serve));
+            let result = runtime.block_on(self::serve(*serve, kept));
             runtime.shutdown_timeout(Duration::from_secs(2));
             result
         }
@@ -139,7 +147,7 @@ pub fn serve_beside(socket: PathBuf, listen: SocketAddr, clients: &str) -> Resul
     Ok(address)
 }
 
-async fn serve(options: Serve) -> Result<()> {
+async fn serve(options: Serve, kept: Option<std::net::TcpListener>) -> Result<()> {
     let audit = match &options.log {
         Some(path) => Audit::open(path)?,
         None => Audit::default(),
@@ -156,7 +164,7 @@ async fn serve(options: Serve) -> Result<()> {
         }
         None => None,
     };
-    let listener = listen(&options).await?;
+    let listener = listen_on(&options, kept).await?;
     let address = listener.local_addr()?;
     let shared = Arc::new(Shared::new(
         options.socket,
@@ -183,8 +191,8 @@ async fn serve(options: Serve) -> Result<()> {
     let refresh = tokio::spawn(refresh(refresher));
     traces::begin(&shared, options.collector.as_ref())?;
     announce(address, tls.is_some(), token.as_deref(), options.prints);
-    let rest = options.xenapi.then(|| facade(&shared, address, options.labels)).transpose()?;
-    let router = routes::router(&shared, rest);
+    let door = options.xenapi.then(|| facade(&shared, address, options.labels)).transpose()?;
+    let router = routes::router(&shared, door.clone().map(xenapi_door::router));
     let serving = tokio::spawn(serve::serve(listener, shared.open.clone(), tls, router, stopped));
     let _told = service_manager::tell("READY=1");
     let mut terminated = signal(SignalKind::terminate())?;
@@ -193,6 +201,11 @@ async fn serve(options: Serve) -> Result<()> {
         _ = tokio::signal::ctrl_c() => {}
     }
     stop.send_replace(true);
+    if let Some(door) = door {
+        // No connection is used again by now.
+        sleep(STOP_WAIT).await;
+        door.end_sessions();
+    }
     let _ended = serving.await;
     follow.abort();
     sample.abort();
@@ -202,11 +215,7 @@ async fn serve(options: Serve) -> Result<()> {
 }
 
 /// XenAPI at this address.
-fn facade(
-    shared: &Arc<Shared>,
-    address: SocketAddr,
-    labels: Option<PathBuf>,
-) -> Result<axum::Router> {
+fn facade(shared: &Arc<Shared>, address: SocketAddr, labels: Option<PathBuf>) -> Result<Arc<Door>> {
     let host = match address.ip() {
         ip if ip.is_unspecified() => {
             rustix::system::uname().nodename().to_string_lossy().into_owned()
@@ -216,7 +225,27 @@ fn facade(
     let door = Arc::new(Door::new(shared, host, address.port(), labels)?);
     let follower = Arc::clone(&door);
     tokio::spawn(async move { follower.follow().await });
-    Ok(xenapi_door::router(door))
+    Ok(door)
+}
+
+/// Where clients come. A socket that an earlier process left to the manager is used if it is the right one: its clients have
+/// waited, as if nobody had been away.
+async fn listen_on(options: &Serve, kept: Option<std::net::TcpListener>) -> Result<TcpListener> {
+    let is_it = |it: &std::net::TcpListener| it.local_addr().is_ok_and(|it| it == options.listen);
+    let listener = match kept.filter(is_it) {
+        Some(kept) => {
+            kept.set_nonblocking(true)?;
+            TcpListener::from_std(kept)?
+        }
+        None => {
+            let _none = service_manager::forget(LISTENER);
+            listen(options).await?
+        }
+    };
+    if let Err(error) = service_manager::keep(LISTENER, listener.as_fd()) {
+        eprintln!("<4>clients are refused while this is restarted: {error}");
+    }
+    Ok(listener)
 }
 
 async fn listen(options: &Serve) -> Result<TcpListener> {

@@ -136,6 +136,11 @@ impl Mirror {
         self.news.subscribe()
     }
 
+    /// Whether all was here once.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.told.borrow().is_some()
+    }
+
     pub(crate) fn told(&self) -> watch::Receiver<Option<String>> {
         self.told.subscribe()
     }

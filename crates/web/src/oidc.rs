@@ -81,6 +81,8 @@ pub(crate) enum OidcError {
     Provider(String),
     #[error("{0}")]
     Refused(String),
+    #[error("this log-in did not begin in this browser, or not lately")]
+    Stale,
 }
 
 #[derive(Debug)]
@@ -145,8 +147,7 @@ impl Oidc {
     ) -> Result<String, OidcError> {
         let refused = |why: &str| OidcError::Refused(why.to_owned());
         let returned = lock(&self.log_ins).take(state, browser, unix_s());
-        let returned = returned
-            .ok_or_else(|| refused("this log-in did not begin in this browser, or not lately"))?;
+        let returned = returned.ok_or(OidcError::Stale)?;
         // Which of several providers has answered: there is one.
         if issuer.is_some_and(|it| it != self.settings.issuer) {
             return Err(refused("this log-in is of another provider"));

@@ -24,6 +24,7 @@ use axum::routing::{get, post};
 use axum::{Router, middleware};
 
 use crate::admit::admit;
+use crate::first_copy;
 use crate::mirror::Class;
 use crate::own_writes::settle;
 use crate::problem::Problem;
@@ -44,27 +45,32 @@ pub(crate) fn router(shared: &Arc<Shared>, rest: Option<Router>) -> Router {
         .route("/v1/vms", get(objects::all(Class::Vm)))
         .route("/v1/vms/{vm}", get(objects::vm))
         .route("/v1/vms/{vm}/devices", get(objects::devices))
-        .route("/v1/vms/{vm}/console", get(consoles::console))
-        .route("/v1/vms/{vm}/screen", get(consoles::screen))
         .route("/v1/vms/{vm}/{action}", post(requests::act))
-        .route("/v1/doctor", get(reports::doctor))
-        .route("/v1/bugreport", get(reports::bugreport))
         .route("/v1/domains", get(objects::all(Class::Domain)))
         .route("/v1/srs", get(objects::all(Class::Sr)))
         .route("/v1/host", get(objects::host))
         .route("/v1/networks", get(objects::all(Class::Network)))
         .route("/v1/networks/{network}", get(objects::network))
         .route("/v1/networks/{network}/interfaces", get(objects::interfaces))
-        .route("/v1/vdis/{vdi}/data", get(disks::read).put(disks::write))
         .route("/v1/operations", get(objects::all(Class::Operation)))
-        .layer(from_fn_with_state(Arc::clone(shared), settle));
+        .layer(from_fn_with_state(Arc::clone(shared), first_copy::of_all));
+    let passed_on = Router::new()
+        .route("/v1/vms/{vm}/console", get(consoles::console))
+        .route("/v1/vms/{vm}/screen", get(consoles::screen))
+        .route("/v1/doctor", get(reports::doctor))
+        .route("/v1/bugreport", get(reports::bugreport))
+        .route("/v1/vdis/{vdi}/data", get(disks::read).put(disks::write));
+    let asked = Router::new()
+        .merge(passed_on.layer(from_fn_with_state(Arc::clone(shared), settle)))
+        .route("/v1/operations/{id}", get(requests::operation))
+        .route("/v1/requests/{op}", post(requests::ask))
+        .layer(from_fn_with_state(Arc::clone(shared), first_copy::of_limited));
     let known = Router::new()
-        .merge(objects)
+        .merge(objects.layer(from_fn_with_state(Arc::clone(shared), settle)))
+        .merge(asked)
         .route("/v1/events", get(events::events))
         .route("/metrics", get(metrics::scrape))
         .route("/v1/history", get(metrics::history))
-        .route("/v1/operations/{id}", get(requests::operation))
-        .route("/v1/requests/{op}", post(requests::ask))
         .route("/v1/tasks", get(tasks::list))
         .route("/v1/tasks/{id}", get(tasks::one).delete(tasks::cancel))
         .route("/v1/session", get(session::is).delete(session::end))

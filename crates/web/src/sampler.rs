@@ -11,9 +11,11 @@ use axum::middleware::Next;
 use axum::response::Response;
 use gate::Scope;
 use metrics::{History, Host, Own, Sample};
+use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
 use crate::daemon::CallError;
+use crate::first_copy::{self, FIRST_COPY};
 use crate::mirror::Mirror;
 use crate::shared::{READERS_MAX, Shared, lock, unix_ms, unix_s};
 
@@ -26,7 +28,7 @@ const WAIT: Duration = Duration::from_secs(4);
 
 #[derive(Debug, Default)]
 pub(crate) struct Metrics {
-    last: RwLock<Arc<Sample>>,
+    last: watch::Sender<Arc<Sample>>,
     history: RwLock<History>,
     requests: Mutex<BTreeMap<(String, u16), u64>>,
     paced: AtomicU64,
@@ -44,11 +46,18 @@ struct Known {
 
 impl Metrics {
     pub(crate) fn last(&self) -> Arc<Sample> {
-        Arc::clone(&self.last.read().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.last.borrow())
+    }
+
+    /// Waits for the first sample, if it comes soon. Returns whether there is one.
+    pub(crate) async fn first(&self) -> bool {
+        let mut last = self.last.subscribe();
+        let sampled = last.wait_for(|it| it.unix_s > 0);
+        timeout(FIRST_COPY, sampled).await.is_ok_and(|it| it.is_ok())
     }
 
     fn set(&self, sample: Sample) {
-        *self.last.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(sample);
+        self.last.send_replace(Arc::new(sample));
     }
 
     pub(crate) fn history(&self) -> RwLockReadGuard<'_, History> {
@@ -101,6 +110,8 @@ pub(crate) async fn count(
 pub(crate) async fn follow(shared: &Arc<Shared>) {
     let mut known = Known::default();
     let mut least_ms = EVERY_MS;
+    // A sample counts what the copy knows.
+    let _late = first_copy::wait(&shared.mirror).await;
     loop {
         let asked = timeout(WAIT, ask(shared, &mut known)).await;
         match asked {

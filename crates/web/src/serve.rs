@@ -12,7 +12,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use tokio::time::{sleep, timeout};
 use tokio_io_timeout::TimeoutStream;
 use tokio_rustls::TlsAcceptor;
@@ -70,7 +70,10 @@ impl Drop for Place {
     }
 }
 
-/// Serves clients until told to stop.
+/// Of what goes on when told to stop.
+const STOP_MAX: Duration = Duration::from_secs(2);
+
+/// Serves clients until told to stop, and then those that are here, for a short time.
 pub(crate) async fn serve(
     listener: TcpListener,
     open: Open,
@@ -78,10 +81,11 @@ pub(crate) async fn serve(
     router: Router,
     mut stop: watch::Receiver<bool>,
 ) {
+    let (here, mut gone) = mpsc::channel::<()>(1);
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
-            _ = stop.changed() => return,
+            _ = stop.changed() => break,
         };
         let Ok((stream, from)) = accepted else {
             // Out of descriptors: wait for a client to go.
@@ -89,12 +93,14 @@ pub(crate) async fn serve(
             continue;
         };
         let Some(place) = open.take(from.ip()) else { continue };
-        let (tls, router, stop) = (tls.clone(), router.clone(), stop.clone());
+        let (tls, router, stop, here) = (tls.clone(), router.clone(), stop.clone(), here.clone());
         tokio::spawn(async move {
             welcome(stream, from.ip().to_canonical(), tls, router, stop).await;
-            drop(place);
+            drop((place, here));
         });
     }
+    drop((listener, here));
+    let _late = timeout(STOP_MAX, gone.recv()).await;
 }
 
 async fn welcome(
@@ -141,7 +147,7 @@ async fn converse<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
         _ended = connection.as_mut() => {}
         _ = stop.changed() => {
             connection.as_mut().graceful_shutdown();
-            let _late = timeout(Duration::from_secs(2), connection).await;
+            let _late = timeout(STOP_MAX, connection).await;
         }
     }
 }

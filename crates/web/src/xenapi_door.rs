@@ -5,7 +5,7 @@ mod updates;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use api::{Answer, RelayRequest, Request as ApiRequest, Role, Target};
@@ -21,6 +21,7 @@ use xenapi::{Asking, Facade, Identity, Login, Moment, Outcome, Shown, Waiting, r
 
 use crate::admit::{cookie, pace, peer, stranger};
 use crate::consoles::{Look, Viewer, attach, upgrade_of};
+use crate::first_copy::{FIRST_COPY, nothing_yet};
 use crate::problem::Problem;
 use crate::routes::{log_in, page, subject, value_of};
 use crate::running::Asks;
@@ -28,6 +29,8 @@ use crate::shared::{Shared, lock, random, unix_ms, unix_s};
 
 /// How often it is looked whether a question to the daemon is due.
 const POLL: Duration = Duration::from_millis(200);
+/// How often it is looked whether the host is known, while it is not.
+const LOOK: Duration = Duration::from_millis(20);
 /// Between attempts to reach the daemon.
 const RETRY: Duration = Duration::from_millis(500);
 /// Calls that are answered or waited for at a time.
@@ -45,10 +48,9 @@ pub(crate) struct Door {
     /// The façade's revision.
     changed: watch::Sender<u64>,
     calls: tokio::sync::Semaphore,
-    /// A VM is defined again from what its definition says: nobody changes that meanwhile.
-    definitions: tokio::sync::Mutex<()>,
     /// Where labels are kept, and which were written last.
     labels: Option<PathBuf>,
+    began: Instant,
 }
 
 impl Door {
@@ -78,9 +80,9 @@ impl Door {
         let facade = Facade::new(identity, unix_ms().saturating_mul(1000), &kept);
         let (changed, _) = watch::channel(facade.revision());
         let calls = tokio::sync::Semaphore::new(CALLS_MAX);
-        let definitions = tokio::sync::Mutex::new(());
         let (shared, facade) = (Arc::clone(shared), Mutex::new(facade));
-        Ok(Self { shared, facade, changed, calls, definitions, labels })
+        let began = Instant::now();
+        Ok(Self { shared, facade, changed, calls, labels, began })
     }
 
     /// What is done with the façade may have changed it: whoever waits for that is told.
@@ -91,6 +93,21 @@ impl Door {
         drop(facade);
         self.changed.send_if_modified(|last| std::mem::replace(last, revision) != revision);
         done
+    }
+
+    /// Waits until the host is known, if that comes soon: a client that followed an earlier process comes back at once, and
+    /// takes what is missing for gone, or a refusal for a reason to stay away for long.
+    async fn first_copy(&self) {
+        let is_known = || {
+            let facade = lock(&self.facade);
+            facade.is_known() || (facade.is_whole() && self.began.elapsed() >= FIRST_COPY)
+        };
+        let known = async {
+            while !is_known() {
+                sleep(LOOK).await;
+            }
+        };
+        let _late = timeout(FIRST_COPY, known).await;
     }
 
     /// Follows the daemon for as long as this process lives.
@@ -109,6 +126,10 @@ impl Door {
     }
 
     async fn poll(&self) {
+        // What a daemon that is not there is asked would not be asked again for long, or at all.
+        while !lock(&self.facade).is_whole() {
+            sleep(LOOK).await;
+        }
         loop {
             while let Some(request) = self.with(|facade| facade.due(unix_ms())) {
                 match self.shared.daemon.follow(&request).await {
@@ -140,11 +161,17 @@ impl Door {
         }
     }
 
+    /// Whoever waits for events is told that its session is over, and begins a new one with the next process. Hung up on, or
+    /// told anything else, Xen Orchestra would stay away for a minute.
+    pub(crate) fn end_sessions(&self) {
+        self.with(Facade::end_sessions);
+        self.changed.send_modify(|_| ());
+    }
+
     /// Does what comes of a call until there is an answer.
     fn carry_out(self: Arc<Self>, outcome: Outcome, from: String) -> Answering {
         Box::pin(async move {
             let mut outcome = outcome;
-            let mut turn = None;
             loop {
                 outcome = match outcome {
                     Outcome::Reply(answer) => return answer,
@@ -154,18 +181,10 @@ impl Door {
                         self.with(|it| it.authenticated(login, user, &moment))
                     }
                     Outcome::Ask(asking) => {
-                        let changes =
-                            matches!(asking.requests[..], [ApiRequest::ConfigText { .. }]);
-                        if changes && turn.is_none() {
-                            turn = Some(self.definitions.lock().await);
-                        }
                         let replies = self.ask(&asking, &from).await;
                         self.with(|facade| facade.answered(asking, replies, unix_ms()))
                     }
-                    Outcome::Wait(waiting) => {
-                        drop(turn.take());
-                        self.wait(waiting).await
-                    }
+                    Outcome::Wait(waiting) => self.wait(waiting).await,
                     Outcome::Started { task, work } => {
                         // Nobody waits for its answer: its task has it.
                         let _going_on = tokio::spawn(Arc::clone(&self).carry_out(*work, from));
@@ -331,6 +350,9 @@ async fn answer(door: &Arc<Door>, request: Request) -> Result<Response, Problem>
     let answer = match (door.may_come(session, &peer)?, door.moment()) {
         (Some(ended), _) => Err(ended),
         (None, Ok(moment)) => {
+            if !["session.", "system."].iter().any(|it| call.method.starts_with(it)) {
+                door.first_copy().await;
+            }
             let outcome = door.with(|facade| facade.call(&call, &moment));
             Arc::clone(door).carry_out(outcome, from).await
         }
@@ -356,6 +378,10 @@ async fn console(door: &Arc<Door>, request: Request) -> Result<Response, Problem
     let Some((who, role)) = user.ok().filter(|_| !is_out) else {
         return Err(Problem::new(StatusCode::UNAUTHORIZED, "this session_id is not known"));
     };
+    door.first_copy().await;
+    if !lock(&door.facade).is_whole() {
+        return Err(nothing_yet(&door.shared.mirror));
+    }
     let found = lock(&door.facade).console(&name);
     let (vm, shown) =
         found.ok_or_else(|| Problem::not_found(format!("{name} is not a console here")))?;

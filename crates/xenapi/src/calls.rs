@@ -24,6 +24,8 @@ use crate::session::Session;
 use crate::tasks::{Doer, Status, Task};
 use crate::value::Value;
 
+pub(crate) use define::{Change, text_of};
+pub(crate) use device::Chosen;
 pub(crate) use table::TABLE;
 use table::{Does, Row};
 

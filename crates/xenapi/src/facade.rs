@@ -10,12 +10,12 @@
 //!
 //! The shell asks the daemon, keeps time and draws random numbers; it needs to know nothing of XenAPI.
 
-use api::{Objects as Page, Reply, Request, Role, StorageRequest};
+use api::{Objects as Page, REPLACED, Reply, Request, Role, StorageRequest};
 use live::Revision;
 use serde_json::Value as Json;
 use xen::Uuid;
 
-use crate::calls;
+use crate::calls::{self, Change, Chosen};
 use crate::events::Following;
 use crate::failure::Failure;
 use crate::labels::Labels;
@@ -94,11 +94,28 @@ pub(crate) enum Then {
     /// The text that the daemon has told.
     Text,
     /// The VM is defined again with these changes of its configuration, which the daemon has told.
-    Define(Uuid, Vec<String>, Box<Then>),
+    Define(Redefine, Box<Then>),
+    /// That was asked for. It begins anew if the definition is another one by then.
+    Defined(Redefine, Box<Then>),
     /// More is asked for.
     Ask(Vec<Request>, Box<Then>),
     /// It has failed, and what was made for it is gone again.
     Fail(Failure),
+}
+
+/// A VM that is defined again.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Redefine {
+    vm: Uuid,
+    changes: Vec<Change>,
+    /// It may begin anew so many times.
+    tries: u32,
+}
+
+impl Redefine {
+    pub(crate) fn new(vm: Uuid, changes: Vec<Change>) -> Self {
+        Self { vm, changes, tries: REDEFINES_MAX }
+    }
 }
 
 /// A wait for changes of the model.
@@ -154,6 +171,9 @@ impl Step {
     }
 }
 
+/// A definition that is another one each time is one that somebody changes all the time.
+const REDEFINES_MAX: u32 = 100;
+
 /// The model is given so long to show what was done.
 pub(crate) const SETTLE_MS: u64 = 3000;
 
@@ -166,7 +186,10 @@ pub struct Facade {
     pub(crate) sessions: Sessions,
     pub(crate) objects: Objects,
     pub(crate) is_enabled: bool,
+    pub(crate) chosen: Chosen,
     polls: Polls,
+    /// Everything that the model does not tell was asked for once.
+    is_asked: bool,
 }
 
 impl Facade {
@@ -182,7 +205,9 @@ impl Facade {
             sessions: Sessions::default(),
             objects: Objects::after(Revision(revision)),
             is_enabled: true,
+            chosen: Chosen::default(),
             polls: Polls::new(),
+            is_asked: false,
         };
         let all = Dirty { host: true, storage: true, networks: true, ..Dirty::default() };
         facade.refresh(all);
@@ -217,7 +242,24 @@ impl Facade {
 
     /// A question to the daemon whose time has come; the answer goes to [`Facade::learn`].
     pub fn due(&mut self, now_unix_ms: u64) -> Option<Request> {
-        self.polls.due(now_unix_ms)
+        let due = self.polls.due(now_unix_ms);
+        // What is asked of each VM comes last.
+        let is_of_host =
+            !matches!(due, None | Some(Request::Uptime { .. } | Request::NetworkList { .. }));
+        self.is_asked |= self.mirror.is_whole && !is_of_host;
+        due
+    }
+
+    /// Whether calls about objects are answered; they fail with `HOST_STILL_BOOTING` before.
+    #[must_use]
+    pub fn is_whole(&self) -> bool {
+        self.mirror.is_whole
+    }
+
+    /// Whether what the live model does not tell, such as VDIs, is known too, as far as the daemon tells it.
+    #[must_use]
+    pub fn is_known(&self) -> bool {
+        self.is_asked
     }
 
     /// What the daemon has answered.
@@ -274,55 +316,78 @@ impl Facade {
     /// requests.
     pub fn answered(
         &mut self,
-        asking: Asking,
+        mut asking: Asking,
         replies: Vec<Result<Reply, String>>,
         now_unix_ms: u64,
     ) -> Outcome {
-        let Asking { requests, who, role, about, then, task, mut made } = asking;
+        // What follows now is said anew each time.
+        let then = std::mem::replace(&mut asking.then, Then::Text);
         if let Then::Fail(failure) = then {
-            return self.end(task, Err(failure), now_unix_ms);
+            return self.end(asking.task, Err(failure), now_unix_ms);
         }
+        let requests = std::mem::take(&mut asking.requests);
         let is_whole = replies.len() == requests.len();
         let mut last = None;
         for (request, reply) in requests.iter().zip(replies) {
             match reply {
                 Ok(reply) => {
-                    made.extend(undo_of(request));
+                    asking.made.extend(undo_of(request));
                     self.learn(request, &reply);
                     // What is listed afterwards is for us, not for the client.
                     let is_ours = matches!(reply, Reply::Vdis(_) | Reply::Checkpoints(_));
                     last = if is_ours { last } else { Some(reply) };
                 }
                 Err(text) => {
-                    let failure = calls::refused(&text, about);
-                    if made.is_empty() {
-                        return self.end(task, Err(failure), now_unix_ms);
-                    }
-                    let (requests, then) = (made, Then::Fail(failure));
-                    let made = Vec::new();
-                    return Outcome::Ask(Asking { requests, who, role, about, then, task, made });
+                    return match then {
+                        Then::Defined(it, then) if it.tries > 0 && text.contains(REPLACED) => {
+                            let requests = vec![calls::text_of(it.vm)];
+                            let it = Redefine { tries: it.tries - 1, ..it };
+                            let then = Then::Define(it, then);
+                            Outcome::Ask(Asking { requests, then, ..asking })
+                        }
+                        _ => {
+                            let failure = calls::refused(&text, asking.about);
+                            self.fail(asking, failure, now_unix_ms)
+                        }
+                    };
                 }
             }
         }
         if !is_whole {
             let failure = Failure::internal("xylemd gave no answer");
-            return self.end(task, Err(failure), now_unix_ms);
+            return self.end(asking.task, Err(failure), now_unix_ms);
         }
+        let then = match then {
+            Then::Defined(_, then) => *then,
+            other => other,
+        };
         let (settled, value) = match (then, last) {
-            (Then::Define(vm, overrides, then), Some(Reply::Text(text))) => {
-                let requests = vec![self.define(vm, text, overrides)];
-                let then = *then;
-                return Outcome::Ask(Asking { requests, who, role, about, then, task, made });
+            (Then::Define(it, then), Some(Reply::Text(text))) => {
+                return match self.define(it.vm, text, &it.changes) {
+                    Ok(request) => {
+                        let (requests, then) = (vec![request], Then::Defined(it, then));
+                        Outcome::Ask(Asking { requests, then, ..asking })
+                    }
+                    Err(failure) => self.fail(asking, failure, now_unix_ms),
+                };
             }
             (Then::Ask(requests, then), _) => {
-                let then = *then;
-                return Outcome::Ask(Asking { requests, who, role, about, then, task, made });
+                return Outcome::Ask(Asking { requests, then: *then, ..asking });
             }
             (then, last) => self.follow_up(then, last),
         };
         let deadline_unix_ms = now_unix_ms + SETTLE_MS;
         let what = Awaited::Settled(settled, value);
-        self.woken(Waiting { deadline_unix_ms, what, task }, now_unix_ms)
+        self.woken(Waiting { deadline_unix_ms, what, task: asking.task }, now_unix_ms)
+    }
+
+    /// What was made so far is taken away again first.
+    fn fail(&mut self, mut asking: Asking, failure: Failure, now_unix_ms: u64) -> Outcome {
+        if asking.made.is_empty() {
+            return self.end(asking.task, Err(failure), now_unix_ms);
+        }
+        let requests = std::mem::take(&mut asking.made);
+        Outcome::Ask(Asking { requests, then: Then::Fail(failure), ..asking })
     }
 
     /// Whether the client has given up what is asked for here, which may change with [`Facade::revision`]: the shell hangs
@@ -357,6 +422,11 @@ impl Facade {
     pub fn user(&mut self, session: &str, now_unix_ms: u64) -> Result<(String, Role), Failure> {
         let session = self.sessions.used(session, now_unix_ms)?;
         Ok((session.who, session.role))
+    }
+
+    /// Ends all sessions: nobody is here for them any more.
+    pub fn end_sessions(&mut self) {
+        self.sessions = Sessions::default();
     }
 
     /// The VM of a console, by the console's UUID or reference, and what there is to see.

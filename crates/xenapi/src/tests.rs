@@ -488,16 +488,32 @@ fn a_vm_that_is_down_is_defined_again() {
         panic!("the daemon is asked")
     };
     assert_eq!(asking.requests, [Request::ConfigText { target: api::Target(VM.to_string()) }]);
-    let text = Reply::Text("name = 'web'".to_owned());
+    // Another client has added a disk, which the model does not show yet.
+    let told = |disks: &[&str]| {
+        let lines: String = disks.iter().map(|it| format!("  \"format=raw,{it}\",\n")).collect();
+        format!("name = \"web\"\ndisk = [\n{lines}]\n")
+    };
+    let text = told(&["vdev=xvda,access=w,target=files:web"]);
     let now = world.now_unix_ms;
-    let Outcome::Ask(asking) = world.facade.answered(asking, vec![Ok(text)], now) else {
+    let asked = world.facade.answered(asking, vec![Ok(Reply::Text(text))], now);
+    let Outcome::Ask(asking) = asked else { panic!("the daemon is asked again") };
+    assert_eq!(api::name_of(&asking.requests[0]), "define");
+    let refused = vec![Err(format!("web: {}", api::REPLACED))];
+    let Outcome::Ask(asking) = world.facade.answered(asking, refused, now) else {
+        panic!("it begins anew")
+    };
+    assert_eq!(asking.requests, [Request::ConfigText { target: api::Target(VM.to_string()) }]);
+    let text =
+        told(&["vdev=xvda,access=w,target=files:web", "vdev=xvdc,access=w,target=files:a\\\\b"]);
+    let replies = vec![Ok(Reply::Text(text.clone()))];
+    let Outcome::Ask(asking) = world.facade.answered(asking, replies, now) else {
         panic!("the daemon is asked again")
     };
     let [Request::Define(define)] = asking.requests.as_slice() else { panic!("it is defined") };
-    assert_eq!(define.config_text, "name = 'web'");
+    assert_eq!((&define.config_text, define.replaces.as_ref()), (&text, Some(&text)));
     expect![[r#"
         [
-            "disk=['format=raw,vdev=xvda,access=w,target=files:web','format=raw,vdev=xvdb,access=w,target=files:spare']",
+            "disk=[\"format=raw,vdev=xvda,access=w,target=files:web\",\"format=raw,vdev=xvdc,access=w,target=files:a\\\\b\",\"format=raw,vdev=xvdb,access=w,target=files:spare\"]",
         ]"#]]
     .assert_eq(&format!("{:#?}", define.overrides));
     let vbds = world.value("VM.get_VBDs", &[reference()]);

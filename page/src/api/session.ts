@@ -1,7 +1,8 @@
 // Who is logged in, and what that one may do.
 import { createSignal } from 'solid-js';
 import { allows } from '../model/actions';
-import { tokenOf } from '../model/route';
+import { limits } from '../model/places';
+import { failedLogInOf, logInWordsOf, tokenOf } from '../model/route';
 import type { Role, Session } from '../model/types';
 import { Problem, get, send, whenUnauthorised } from './client';
 
@@ -30,8 +31,15 @@ export async function logOut(): Promise<void> {
   setSession(null);
 }
 
-/** A token in the address is used and removed from it, so that it stays in no history. */
+/** Whether this client sees VMs with its tags alone, and nothing else of the host. */
+export function isLimited(): boolean {
+  return limits(session()).length > 0;
+}
+
+/** A token in the address is used and removed from it, so that it stays in no history; so is why a log-in has failed. */
 export async function findSession(): Promise<void> {
+  const failed = failedLogInOf(location.hash);
+  if (failed !== null) history.replaceState(null, '', `${location.pathname}#/`);
   const token = tokenOf(location.hash);
   if (token !== null) {
     history.replaceState(null, '', `${location.pathname}#/`);
@@ -46,6 +54,7 @@ export async function findSession(): Promise<void> {
     setSession(await get<Session>('/v1/session'));
     setSessionError(null);
   } catch (error) {
+    if (failed !== null) setSessionError(logInWordsOf(failed));
     const isNobody = error instanceof Problem && (error.status === 401 || error.status === 403);
     if (!isNobody) setSessionError(error instanceof Error ? error.message : String(error));
     setSession(null);

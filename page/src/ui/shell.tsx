@@ -1,20 +1,10 @@
 import { For, Show, createEffect, createMemo, onCleanup, onMount, type JSX } from 'solid-js';
 import { link as liveLink, linkDetail, operations, vms } from '../api/live';
-import { logOut, session } from '../api/session';
+import { isLimited, logOut, session } from '../api/session';
+import { labelOf, placesFor } from '../model/places';
 import { link, route } from '../router';
 import { Jobs } from './jobs';
 import { setTheme, theme, type Theme } from './theme';
-
-const places = [
-  { path: '', label: 'Host' },
-  { path: 'vms', label: 'VMs' },
-  { path: 'operations', label: 'Operations' },
-  { path: 'storage', label: 'Storage' },
-  { path: 'networks', label: 'Networks' },
-  { path: 'store', label: 'Store' },
-  { path: 'limits', label: 'Limits' },
-  { path: 'log', label: 'Log' },
-];
 
 export function Shell(props: { children: JSX.Element }) {
   const running = createMemo(() => operations().filter((operation) => operation.ended_ns === null).length);
@@ -25,7 +15,7 @@ export function Shell(props: { children: JSX.Element }) {
   const count = (path: string): number | null => (path === 'vms' ? vms().length : path === 'operations' ? running() : null);
   let main: HTMLElement | undefined;
   createEffect(() => {
-    document.title = `${places.find((place) => place.path === here())?.label ?? 'Xylem'} – Xylem`;
+    document.title = `${isLimited() && here() === '' ? 'Your VMs' : labelOf(here())} – Xylem`;
   });
   onMount(() => document.addEventListener('keydown', focusFilter));
   onCleanup(() => document.removeEventListener('keydown', focusFilter));
@@ -42,12 +32,12 @@ export function Shell(props: { children: JSX.Element }) {
         Skip to the content
       </a>
       <header class="top">
-        <a class="brand" href={link()} aria-label="Xylem: host">
+        <a class="brand" href={link()} aria-label={isLimited() ? 'Xylem: your VMs' : 'Xylem: host'}>
           <img src="./icon.svg" alt="" width="20" height="20" />
           <span>Xylem</span>
         </a>
         <nav aria-label="Views">
-          <For each={places}>
+          <For each={placesFor(session())}>
             {(place) => (
               <a href={link(...(place.path === '' ? [] : [place.path]))} aria-current={here() === place.path ? 'page' : undefined}>
                 {place.label}

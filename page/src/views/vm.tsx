@@ -1,7 +1,7 @@
 import { For, Index, Match, Show, Switch, createMemo, lazy } from 'solid-js';
 import { hasConsole, hasHistory, hasScreen } from '../api/features';
 import { isCurrent, model } from '../api/live';
-import { may } from '../api/session';
+import { isLimited, may } from '../api/session';
 import { mib } from '../model/format';
 import { devicesOf } from '../model/store';
 import type { Vm } from '../model/types';
@@ -66,7 +66,7 @@ function OneVm(props: { vm: Vm }) {
         <State state={props.vm.state} reason={props.vm.reason} />
         <span class="grow" />
         <Actions vms={[props.vm]} />
-        <Show when={may('admin')}>
+        <Show when={may('admin') && !isLimited()}>
           <a class="button" href={link('edit', props.vm.uuid)}>
             Edit
           </a>

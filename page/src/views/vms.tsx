@@ -1,6 +1,6 @@
 import { For, Show, createEffect, createMemo, createSignal, on, onCleanup } from 'solid-js';
 import { isCurrent, vms } from '../api/live';
-import { may } from '../api/session';
+import { isLimited, may } from '../api/session';
 import { countStates, everything, fromParams, select, toParams, type Query } from '../model/filter';
 import { plainNumber } from '../model/format';
 import { link, replace, route } from '../router';
@@ -48,7 +48,7 @@ export function VmsView() {
             : `${plainNumber(found().length)} of ${plainNumber(vms().length)}`}
         </span>
         <span class="grow" />
-        <Show when={may('admin')}>
+        <Show when={may('admin') && !isLimited()}>
           <a class="button" href={link('create')}>
             Create a VM
           </a>

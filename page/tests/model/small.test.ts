@@ -8,7 +8,8 @@ import { kindOf } from '../../src/model/kinds';
 import { merged } from '../../src/model/log';
 import { Rates, interfaceLines, networkState, ratesByNetwork } from '../../src/model/networks';
 import { remember } from '../../src/model/operations';
-import { formatRoute, parseRoute, tokenOf } from '../../src/model/route';
+import { isOfHost, placesFor, tagWords } from '../../src/model/places';
+import { failedLogInOf, formatRoute, logInWordsOf, parseRoute, tokenOf } from '../../src/model/route';
 import { coverage, extended, moved, toggled } from '../../src/model/selection';
 import { graphsOf } from '../../src/model/series';
 import { ownerOf } from '../../src/model/storage';
@@ -199,5 +200,27 @@ describe('graphs', () => {
       ['Disks', 'rate', ['xvda read', 'xvda written']],
       ['Network', 'rate', ['vif 0 received', 'vif 0 sent']],
     ]);
+  });
+});
+
+describe('a client that is limited to VMs with a tag', () => {
+  const session = { who: 'ann', role: 'admin' as const, expires_unix_s: 0 };
+  it('has no views of the host', () => {
+    expect(placesFor(session).map((it) => it.label)).toContain('Store');
+    expect(placesFor(null)).toEqual(placesFor(session));
+    expect(placesFor({ ...session, tags: ['a'] }).map((it) => it.label)).toEqual(['VMs', 'Operations']);
+    expect(['', 'storage', 'networks', 'store', 'limits', 'log', 'create', 'edit'].every(isOfHost)).toBe(true);
+    expect(['vms', 'vm', 'operations', 'nowhere'].some(isOfHost)).toBe(false);
+    expect([['a'], ['a', 'b']].map(tagWords)).toEqual(['the tag a', 'one of the tags a, b']);
+  });
+});
+
+describe('a log-in that has failed elsewhere', () => {
+  it('is told in our words, whatever the address says', () => {
+    expect(failedLogInOf('#log-in=stale')).toBe('stale');
+    expect(failedLogInOf('#/vms')).toBeNull();
+    expect(parseRoute('#log-in=stale')).toEqual({ path: [], params: {} });
+    expect(logInWordsOf('stale')).toMatch(/took too long/);
+    expect(logInWordsOf('<b>evil</b>')).toBe('The log-in with OpenID Connect has failed.');
   });
 });

@@ -220,6 +220,28 @@ impl Toolstack {
         self.give_out(purpose, DefinitionWork::Write { uuid, text }, out);
     }
 
+    /// Defines a VM again, if it is still defined like this.
+    pub(super) fn redefine(
+        &mut self,
+        now: Instant,
+        client: ClientId,
+        config: VmConfig,
+        before: &str,
+        out: &mut Vec<Action>,
+    ) {
+        let known = config.uuid.and_then(|uuid| Some((uuid, self.definitions.get(&uuid)?)));
+        match known.filter(|(_, it)| it.config.to_cfg_text() == before) {
+            Some((uuid, definition)) => {
+                let autostart = definition.autostart;
+                self.define(now, client, config, uuid, autostart, out);
+            }
+            None => {
+                let message = format!("{}: its definition is another one by now", config.name);
+                fail(client, message, out);
+            }
+        }
+    }
+
     /// Handles the result of writing a definition's file.
     pub(super) fn written(
         &mut self,

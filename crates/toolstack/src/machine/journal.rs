@@ -82,7 +82,7 @@ impl Request {
     fn deed(&self) -> Option<(String, &str)> {
         match self {
             Self::Create { config, .. } => deed("create", &config.name),
-            Self::Define { config, .. } => deed("define", &config.name),
+            Self::Define { config, .. } | Self::Redefine { config, .. } => deed("define", &config.name),
             Self::Undefine { target } => deed("undefine", target),
             Self::Start { target, .. } => deed("start", target),
             Self::HostShutdown => deed("host-shutdown", "all VMs"),

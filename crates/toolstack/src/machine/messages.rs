@@ -262,6 +262,12 @@ pub enum Request {
         fresh_uuid: Uuid,
         autostart: Option<u32>,
     },
+    /// Defines the VM with the UUID of `config` in place of what it is: the text of its configuration. Nothing else of its
+    /// definition changes.
+    Redefine {
+        config: Box<VmConfig>,
+        before: String,
+    },
     Undefine {
         target: String,
     },

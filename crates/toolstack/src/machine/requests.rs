@@ -53,6 +53,9 @@ impl Toolstack {
             Request::Define { config, fresh_uuid, autostart } => {
                 self.define(now, client, *config, fresh_uuid, autostart, out);
             }
+            Request::Redefine { config, before } => {
+                self.redefine(now, client, *config, &before, out);
+            }
             Request::Undefine { target } => self.undefine(client, &target, out),
             Request::Start { target, start } => self.start_vm(now, client, &target, start, out),
             Request::StartAll => self.start_all(now, client, out),
@@ -92,6 +95,7 @@ impl Toolstack {
             | Request::Operations
             | Request::Trace { .. }) => self.handle_followers(now, client, request, out),
             request @ (Request::Define { .. }
+            | Request::Redefine { .. }
             | Request::Undefine { .. }
             | Request::Start { .. }
             | Request::StartAll) => self.handle_defined(now, client, request, out),

@@ -98,8 +98,7 @@ impl Reader {
                 self.offline = offline;
             }
             // Until the daemon has been reached for the first time nothing is known, which is not the same as nothing there.
-            let is_known = self.offline.is_none() || self.news.borrow().revision.0 > 0;
-            if is_known {
+            if self.shared.mirror.is_whole() {
                 self.tell_changes(&mut piece);
             }
             if !piece.is_empty() {

@@ -14,6 +14,7 @@ use serde::Serialize;
 
 use super::objects::{uuid_of, value_of};
 use crate::admit::Caller;
+use crate::first_copy;
 use crate::problem::Problem;
 use crate::sampler;
 use crate::shared::Shared;
@@ -38,6 +39,8 @@ pub(crate) async fn scrape(
 ) -> Response {
     let accept = headers.get(header::ACCEPT).and_then(|it| it.to_str().ok()).unwrap_or_default();
     let format = Format::accepted(accept);
+    // Without one it is told that the host does not answer, and what is counted here.
+    let _late = shared.metrics.first().await;
     let last = shared.metrics.last();
     let age_ns = shared.now_ns().saturating_sub(last.at_ns);
     let age_s = std::time::Duration::from_nanos(age_ns).as_secs_f64();
@@ -63,6 +66,9 @@ pub(crate) async fn history(
         text.parse().map_err(|_| Problem::bad_request(format!("{key}={text}: not a number")))
     };
     let (from, step) = (number("from")?, number("step")?);
+    if !shared.metrics.first().await {
+        return Err(first_copy::nothing_yet(&shared.mirror));
+    }
     let scope = &caller.who.scope;
     let whose = value_of(&query, "of").unwrap_or_else(|| "host".to_owned());
     let of = match &*whose {

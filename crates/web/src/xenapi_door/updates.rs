@@ -14,6 +14,7 @@ use tokio::task::spawn_blocking;
 
 use super::{Door, host_uuid, open_to_pages};
 use crate::admit::{by_token, pace, peer, stranger};
+use crate::first_copy;
 use crate::problem::Problem;
 use crate::routes::{log_in, value_of};
 use crate::shared::{unix_ms, unix_s};
@@ -38,6 +39,9 @@ async fn answer(door: &Door, head: &Parts, address: IpAddr) -> Result<Response, 
         return Err(Problem::new(StatusCode::UNAUTHORIZED, "log in first, and send session_id"));
     };
     pace(&door.shared, &who)?;
+    if !door.shared.metrics.first().await {
+        return Err(first_copy::nothing_yet(&door.shared.mirror));
+    }
     let is = |key: &str| value_of(query, key).is_some_and(|it| it == "true");
     let ask = Ask {
         start_unix_s: start(query, unix_s())?,

@@ -387,3 +387,36 @@ fn a_provider_that_is_down_slow_or_hostile_holds_up_nobody_else() {
     let none = Web::new();
     assert_eq!((begin(&none).0, &none.get("/v1/health", None).1["oidc"]), (404, &json!(false)));
 }
+
+#[test]
+fn a_person_is_told_by_the_page_why_nobody_is_logged_in() {
+    const ACCEPT: (&str, &str) = ("accept", "text/html,application/xhtml+xml,*/*;q=0.8");
+    let provider = Provider::new();
+    let web = provider.host(&[]);
+    let back = |browser: &Browser<'_>, query: &str| {
+        let path = format!("/v1/session/oidc/callback?{query}");
+        web.send("GET", &path, None, &[("cookie", &browser.cookie), ACCEPT], "")
+    };
+    let is = |response: ureq::http::Response<ureq::Body>, code: &str| {
+        let headers = response.headers().clone();
+        assert_eq!(response.status(), 303);
+        assert_eq!(headers["location"], *format!("/#log-in={code}"));
+        assert!(headers["content-security-policy"].to_str().unwrap().starts_with("default-src"));
+        assert!(!headers.contains_key("set-cookie"), "nobody is logged in");
+        assert_eq!(said(response).1, "");
+    };
+    let browser = Browser::begin(&web);
+    let (state, code) = (browser.asked["state"].clone(), provider.log_in(&browser.asked));
+    // What the provider says of it is for nobody's eyes.
+    is(back(&browser, &format!("state={state}&error=%3Cscript%3E&error_description=x")), "refused");
+    is(back(&browser, &format!("state=other&code={code}")), "stale");
+    provider.with(|it| it.claims = json!({ "sub": "<b>bob</b>" }));
+    is(back(&browser, &format!("state={state}&code={code}")), "unknown");
+    is(back(&browser, &format!("state={state}&code={code}")), "stale");
+    let other = Browser::begin(&web);
+    is(back(&other, &format!("state={}&code=forged", other.asked["state"])), "refused");
+    // A program is told as ever.
+    assert_eq!(said(browser.comes_back(&browser.cookie, "error=access_denied")).0, 401);
+    let none = Web::new();
+    is(none.send("GET", "/v1/session/oidc", None, &[ACCEPT], ""), "none");
+}

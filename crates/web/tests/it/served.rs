@@ -107,6 +107,17 @@ impl Web {
     }
 
     pub(crate) fn before(socket: &Path, more: &[&str]) -> Self {
+        let program = Command::new(env!("CARGO_BIN_EXE_xylem-web"));
+        Self::started(program, "127.0.0.1:0", socket, more)
+    }
+
+    /// By this program, with arguments of ours behind its own.
+    pub(crate) fn started(
+        mut program: Command,
+        listen: &str,
+        socket: &Path,
+        more: &[&str],
+    ) -> Self {
         let folder = Folder::new();
         let mut text = String::new();
         for role in Role::ALL {
@@ -120,8 +131,8 @@ impl Web {
         let hash = hash_password(PASSWORD, &[3; 16]).unwrap();
         text += &entry_line(&ann, &Secret::Password(hash)).unwrap();
         std::fs::write(folder.path("clients"), text).unwrap();
-        let mut child = Command::new(env!("CARGO_BIN_EXE_xylem-web"))
-            .args(["--listen", "127.0.0.1:0"])
+        let mut child = program
+            .args(["--listen", listen])
             .args(more.iter().map(|it| it.replace("FOLDER", folder.0.to_str().unwrap())))
             .arg("--socket")
             .arg(socket)
@@ -200,6 +211,12 @@ impl Web {
         let request = request.body(body.to_owned()).unwrap();
         let config = self.agent.configure_request(request).allow_non_standard_methods(true).build();
         self.agent.run(config).unwrap()
+    }
+
+    /// As the service manager stops it.
+    pub(crate) fn stop(&self) {
+        let id = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(id, rustix::process::Signal::TERM).unwrap();
     }
 
     /// The lines of the log.

@@ -29,7 +29,7 @@ impl<'a> Client<'a> {
     }
 }
 
-fn call(web: &Web, method: &str, params: &[Value]) -> Result<Value, Value> {
+pub(crate) fn call(web: &Web, method: &str, params: &[Value]) -> Result<Value, Value> {
     let body = json!({ "jsonrpc": "2.0", "method": method, "params": params, "id": 1 });
     let response = web.send("POST", "/jsonrpc", None, &[], &body.to_string());
     assert_eq!(response.status(), 200, "{method}");
@@ -42,7 +42,7 @@ fn call(web: &Web, method: &str, params: &[Value]) -> Result<Value, Value> {
     }
 }
 
-fn code(failure: &Value) -> &str {
+pub(crate) fn code(failure: &Value) -> &str {
     failure["message"].as_str().unwrap_or_else(|| panic!("{failure}"))
 }
 
@@ -146,4 +146,97 @@ fn any_path_takes_xml_and_nonsense_is_refused() {
     // Without the option there is none of this.
     let plain = Web::new();
     assert_eq!(said(plain.send("POST", "/", None, &[], xml)).0, 404);
+}
+
+/// A VM that is down, and what defines it.
+fn on_paper(web: &Web) -> Value {
+    let text = "name = 'paper'\ntype = 'pv'\nkernel = '/boot/vmlinuz'\nmemory = 32\nvcpus = 2\n";
+    let define = json!({ "file": "paper.cfg", "config_text": text, "cwd": "/", "autostart": 3 });
+    let said = web.post("/v1/requests/define", Role::Admin, &define.to_string());
+    assert_eq!(said.0, 200, "{said:?}");
+    define
+}
+
+fn text_of(web: &Web) -> String {
+    let said = web.post("/v1/requests/config-text", Role::Admin, r#"{"target":"paper"}"#);
+    said.1["ok"]["text"].as_str().unwrap_or_else(|| panic!("{said:?}")).to_owned()
+}
+
+#[test]
+fn disks_that_are_made_at_once_are_all_there() {
+    const DISKS: usize = 6;
+    let folder = Folder::new();
+    let socket = folder.path("sock");
+    host_at(&socket, 1);
+    let web = Web::before(&socket, &["--xenapi"]);
+    on_paper(&web);
+    let client = Client::log_in(&web, "admin", &token(Role::Admin)).unwrap();
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while client.call("VM.get_by_name_label", &["paper".into()]).unwrap() == json!([]) {
+        assert!(Instant::now() < deadline, "the VM does not come");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let vm = client.vm("paper");
+    let sr = client.call("SR.get_all", &[]).unwrap()[0].take();
+    let vdi = |number: usize| {
+        let record = json!({
+            "SR": sr, "virtual_size": 8 << 20, "name_label": format!("d{number}"), "type": "user",
+            "sharable": false, "read_only": false, "other_config": {},
+        });
+        client.call("VDI.create", &[record]).unwrap()
+    };
+    let vdis: Vec<Value> = (0..DISKS).map(vdi).collect();
+    std::thread::scope(|scope| {
+        let (client, vm) = (&client, &vm);
+        for vdi in &vdis {
+            scope.spawn(move || {
+                let record = json!({
+                    "VM": vm, "VDI": vdi, "userdevice": "autodetect", "bootable": false,
+                    "mode": "RW", "type": "Disk", "empty": false, "other_config": {},
+                    "qos_algorithm_type": "", "qos_algorithm_params": {},
+                });
+                client.call("VBD.create", &[record]).unwrap();
+            });
+        }
+        scope.spawn(move || client.call("VM.set_VCPUs_max", &[json!(vm), json!(7)]).unwrap());
+    });
+    let text = text_of(&web);
+    assert_eq!(text.matches("vdev=xvd").count(), DISKS, "{text}");
+    assert!(text.contains("maxvcpus = 7"), "{text}");
+    // One after the other they go again, and what else was changed stays.
+    let vbds = client.call("VM.get_VBDs", &[json!(vm)]).unwrap();
+    std::thread::scope(|scope| {
+        let client = &client;
+        for vbd in vbds.as_array().unwrap() {
+            scope.spawn(move || client.call("VBD.destroy", std::slice::from_ref(vbd)).unwrap());
+        }
+    });
+    let text = text_of(&web);
+    assert_eq!((text.matches("vdev=").count(), vbds.as_array().unwrap().len()), (0, DISKS));
+    assert!(text.contains("maxvcpus = 7"), "{text}");
+}
+
+#[test]
+fn a_definition_is_replaced_only_if_nobody_else_has_replaced_it() {
+    let folder = Folder::new();
+    let socket = folder.path("sock");
+    host_at(&socket, 1);
+    let web = Web::before(&socket, &[]);
+    let mut define = on_paper(&web);
+    let text = text_of(&web);
+    define["config_text"] = json!(text);
+    define["replaces"] = json!(text);
+    define["autostart"] = Value::Null;
+    define["overrides"] = json!(["vcpus=1"]);
+    let send = |define: &Value| web.post("/v1/requests/define", Role::Admin, &define.to_string());
+    let done = send(&define);
+    assert_eq!(done.0, 200, "{done:?}");
+    define["overrides"] = json!(["memory=16"]);
+    let refused = send(&define);
+    assert_eq!(refused.0, 409, "{refused:?}");
+    assert!(refused.1["detail"].as_str().unwrap().contains(api::REPLACED), "{refused:?}");
+    let text = text_of(&web);
+    assert!(text.contains("memory = 32") && text.contains("vcpus = 1"), "{text}");
+    let vm = web.get("/v1/vms/paper", Some(Role::Admin)).1;
+    assert_eq!(vm["autostart"], 3, "the rest of it stays");
 }

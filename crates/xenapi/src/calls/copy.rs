@@ -6,10 +6,10 @@
 use api::{DeviceObject, Request, StorageRequest};
 use xen::Uuid;
 
-use super::define::list;
+use super::define::{Change, escaped, list, text_of};
 use super::vm::plain_name;
-use super::{Ctx, generic, target};
-use crate::facade::{Facade, Step, Then};
+use super::{Ctx, generic};
+use crate::facade::{Facade, Redefine, Step, Then};
 use crate::failure::Failure;
 use crate::mirror::Dirty;
 use crate::model::Class;
@@ -91,12 +91,13 @@ fn copied(facade: &mut Facade, ctx: &Ctx<'_>, vm: Uuid) -> Result<Step, Failure>
     let Copied { lines, clones } = facade.copied_disks(ctx, vm, &name)?;
     let devices = facade.mirror.live.devices.get(&vm).into_iter().flat_map(|it| it.values());
     let vifs = devices.filter(|it| it.kind == "vif").map(|it| without(&it.config, "mac"));
-    let vifs: Vec<String> = vifs.collect();
+    let vifs: Vec<String> = vifs.map(|it| escaped(&it)).collect();
+    let lines: Vec<String> = lines.iter().map(|it| escaped(it)).collect();
     let overrides = vec![
         format!("name='{name}'"),
         format!("uuid='{uuid}'"),
-        list("disk", &lines)?,
-        list("vif", &vifs)?,
+        list("disk", &lines),
+        list("vif", &vifs),
     ];
     let key = (Class::Vm, uuid);
     for field in ["name_description", "tags", "other_config", "is_a_template"] {
@@ -108,10 +109,11 @@ fn copied(facade: &mut Facade, ctx: &Ctx<'_>, vm: Uuid) -> Result<Step, Failure>
     }
     let srs: Vec<String> = facade.mirror.live.srs.keys().cloned().collect();
     let seen = Request::Storage(StorageRequest::VdiList { srs });
-    let text = Request::ConfigText { target: target(vm) };
+    let text = text_of(vm);
     let requests = if clones.is_empty() { vec![text] } else { [clones, vec![seen, text]].concat() };
     let then = Then::Settle(Settled::There(key), opaque(uuid).into());
-    Ok(Step::Ask(requests, Then::Define(uuid, overrides, Box::new(then))))
+    let changes = overrides.into_iter().map(Change::Set).collect();
+    Ok(Step::Ask(requests, Then::Define(Redefine::new(uuid, changes), Box::new(then))))
 }
 
 pub(super) fn clone_vm(facade: &mut Facade, ctx: &Ctx<'_>) -> Result<Step, Failure> {

@@ -1,45 +1,103 @@
 //! VMs that are down: what they are made of is changed in their definitions.
 //!
 //! The daemon tells a VM's configuration as a file has it; it is defined again from that, with other settings in place of
-//! some.
+//! some, if it is still the same by then. Else somebody else has changed it, and it begins again.
 
 use api::{Define, DeviceObject, Request, VmSizes};
 use xen::Uuid;
 
 use super::{Ctx, target};
-use crate::facade::{Facade, Step, Then};
+use crate::facade::{Facade, Redefine, Step, Then};
 use crate::failure::Failure;
 use crate::model::Class;
-use crate::records::{View, power_state};
+use crate::records::power_state;
 use crate::settle::Settled;
 use crate::spec::Spec;
 use crate::value::Value;
 
 const MIB: u64 = 1 << 20;
 
+/// A device's line as it is between quotes.
+pub(super) fn escaped(line: &str) -> String {
+    line.replace('\\', r"\\").replace('"', r#"\""#)
+}
+
 /// A list of a file, with a device in each line.
-pub(super) fn list(key: &str, lines: &[String]) -> Result<String, Failure> {
-    let quoted = lines.iter().map(|line| match (line.contains('\''), line.contains('"')) {
-        (false, _) => Ok(format!("'{line}'")),
-        (true, false) => Ok(format!("\"{line}\"")),
-        (true, true) => Err(Failure::not_allowed("a device of the VM has both sorts of quotes")),
-    });
-    let quoted = quoted.collect::<Result<Vec<_>, _>>()?;
-    Ok(format!("{key}=[{}]", quoted.join(",")))
+pub(super) fn list(key: &str, escaped: &[String]) -> String {
+    let quoted: Vec<String> = escaped.iter().map(|line| format!("\"{line}\"")).collect();
+    format!("{key}=[{}]", quoted.join(","))
 }
 
-/// The key of a file for this kind of device.
-fn key_of(kind: &str) -> &'static str {
-    if kind == "vbd" { "disk" } else { "vif" }
+/// A change of a definition, whatever else is changed in it meanwhile.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Change {
+    /// A setting, `key=value`, in place of what it says.
+    Set(String),
+    /// One more device in a list,
+    Add { list: List, line: String },
+    /// and those less of which this is so.
+    Remove { list: List, key: &'static str, value: String },
 }
 
-impl View<'_> {
-    /// The lines of a VM's devices of this kind, as its definition has them.
-    fn lines(&self, vm: Uuid, kind: &str, but: Option<u32>) -> Vec<String> {
-        let known = self.mirror.live.devices.get(&vm).into_iter().flat_map(|it| it.values());
-        let of_kind = known.filter(|it| it.kind == kind && Some(it.devid) != but);
-        of_kind.map(|it| it.config.clone()).collect()
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum List {
+    Disk,
+    Vif,
+}
+
+impl List {
+    fn of(kind: &str) -> Self {
+        if kind == "vbd" { Self::Disk } else { Self::Vif }
     }
+
+    /// Its key in a file, and what tells its lines apart.
+    fn keys(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Disk => ("disk", "vdev"),
+            Self::Vif => ("vif", "devid"),
+        }
+    }
+
+    /// Its lines in a text of the daemon, as they are between their quotes; they follow a line that begins the list.
+    fn lines(self, text: &str) -> Vec<String> {
+        let begins = format!("{} = [", self.keys().0);
+        let rest = text.lines().skip_while(|line| **line != *begins).skip(1);
+        let lines = rest.take_while(|line| *line != "]");
+        let quoted = lines.filter_map(|it| it.trim().strip_prefix('"')?.strip_suffix("\","));
+        quoted.map(str::to_owned).collect()
+    }
+}
+
+/// The settings that make these changes of what a text says.
+fn overrides(text: &str, changes: &[Change]) -> Result<Vec<String>, Failure> {
+    let mut settings = Vec::new();
+    let mut lists: [Option<Vec<String>>; 2] = [None, None];
+    let slot = |list: List| usize::from(list == List::Vif);
+    for change in changes {
+        match change {
+            Change::Set(setting) => settings.push(setting.clone()),
+            Change::Add { list, line } => {
+                let lines = lists[slot(*list)].get_or_insert_with(|| list.lines(text));
+                let (_, key) = list.keys();
+                let name = |line: &str| Spec(line).get(key).map(str::to_owned);
+                if lines.iter().any(|it| name(it) == name(line)) {
+                    return Err(Failure::new("DEVICE_ALREADY_EXISTS", name(line)));
+                }
+                lines.push(escaped(line));
+            }
+            Change::Remove { list, key, value } => {
+                let lines = lists[slot(*list)].get_or_insert_with(|| list.lines(text));
+                let value = escaped(value);
+                lines.retain(|it| Spec(it).get(key) != Some(&*value));
+            }
+        }
+    }
+    for (of, lines) in [List::Disk, List::Vif].into_iter().zip(&lists) {
+        if let Some(lines) = lines {
+            settings.push(list(of.keys().0, lines));
+        }
+    }
+    Ok(settings)
 }
 
 impl Facade {
@@ -49,17 +107,22 @@ impl Facade {
         vm.is_some_and(|it| it.defined && power_state(it) == "Halted" && it.state == "down")
     }
 
-    /// The request that defines a VM from this text.
-    pub(crate) fn define(&self, vm: Uuid, text: String, overrides: Vec<String>) -> Request {
+    /// The request that defines a VM from this text, its own or another one's.
+    pub(crate) fn define(
+        &self,
+        vm: Uuid,
+        text: String,
+        changes: &[Change],
+    ) -> Result<Request, Failure> {
         let object = self.mirror.live.vms.get(&vm);
-        Request::Define(Define {
+        Ok(Request::Define(Define {
             file: object.map(|it| format!("{}.cfg", it.name)).unwrap_or_default(),
+            overrides: overrides(&text, changes)?,
+            replaces: object.map(|_| text.clone()),
             config_text: text,
-            overrides,
             cwd: "/".to_owned(),
-            autostart: object.and_then(|it| it.autostart),
             ..Define::default()
-        })
+        }))
     }
 
     /// With one more device.
@@ -69,9 +132,8 @@ impl Facade {
         device: &DeviceObject,
         then: Then,
     ) -> Result<Step, Failure> {
-        let mut lines = self.view().lines(vm, &device.kind, None);
-        lines.push(device.config.clone());
-        redefine(vm, vec![list(key_of(&device.kind), &lines)?], then)
+        let (list, line) = (List::of(&device.kind), device.config.clone());
+        redefine(vm, vec![Change::Add { list, line }], then)
     }
 
     /// Without one of its devices.
@@ -81,14 +143,21 @@ impl Facade {
         device: &DeviceObject,
         then: Then,
     ) -> Result<Step, Failure> {
-        let lines = self.view().lines(vm, &device.kind, Some(device.devid));
-        redefine(vm, vec![list(key_of(&device.kind), &lines)?], then)
+        let list = List::of(&device.kind);
+        let (_, key) = list.keys();
+        let named = Spec(&device.config).get(key).map(str::to_owned);
+        let value = named.unwrap_or_else(|| device.devid.to_string());
+        redefine(vm, vec![Change::Remove { list, key, value }], then)
     }
 }
 
-fn redefine(vm: Uuid, overrides: Vec<String>, then: Then) -> Result<Step, Failure> {
-    let request = Request::ConfigText { target: target(vm) };
-    Ok(Step::Ask(vec![request], Then::Define(vm, overrides, Box::new(then))))
+/// What asks for the text that [`Facade::define`] needs.
+pub(crate) fn text_of(vm: Uuid) -> Request {
+    Request::ConfigText { target: target(vm) }
+}
+
+fn redefine(vm: Uuid, changes: Vec<Change>, then: Then) -> Result<Step, Failure> {
+    Ok(Step::Ask(vec![text_of(vm)], Then::Define(Redefine::new(vm, changes), Box::new(then))))
 }
 
 /// VMs that are down without a disk that is there no more: what is asked for after `first`, and what follows.
@@ -98,19 +167,15 @@ pub(super) fn without_vdi(
     first: Vec<Request>,
 ) -> Result<Step, Failure> {
     let uses = |it: &DeviceObject| it.kind == "vbd" && Spec(&it.config).get("target") == Some(vdi);
-    let mut users = Vec::new();
-    for (vm, devices) in &facade.mirror.live.devices {
-        if facade.is_on_paper(*vm) && devices.values().any(uses) {
-            let others = devices.values().filter(|it| it.kind == "vbd" && !uses(it));
-            let lines: Vec<String> = others.map(|it| it.config.clone()).collect();
-            users.push((*vm, list("disk", &lines)?));
-        }
-    }
+    let devices = facade.mirror.live.devices.iter();
+    let users = devices
+        .filter(|(vm, devices)| facade.is_on_paper(**vm) && devices.values().any(uses))
+        .map(|(vm, _)| *vm);
     let last = (Vec::new(), Then::Settle(Settled::Now, Value::void()));
-    let (next, then) = users.into_iter().fold(last, |(next, then), (vm, disks)| {
+    let (next, then) = users.fold(last, |(next, then), vm| {
         let then = if next.is_empty() { then } else { Then::Ask(next, Box::new(then)) };
-        let text = vec![Request::ConfigText { target: target(vm) }];
-        (text, Then::Define(vm, vec![disks], Box::new(then)))
+        let without = Change::Remove { list: List::Disk, key: "target", value: vdi.to_owned() };
+        (vec![text_of(vm)], Then::Define(Redefine::new(vm, vec![without]), Box::new(then)))
     });
     Ok(Step::Ask([first, next].concat(), then))
 }
@@ -142,12 +207,13 @@ pub(super) fn resize(
         ("maxvcpus", before.vcpus_max.into(), after.vcpus_max.into()),
     ];
     let changed = settings.into_iter().filter(|(_, before, after)| before != after);
-    let overrides: Vec<_> = changed.map(|(key, _, after)| format!("{key}={after}")).collect();
-    if overrides.is_empty() {
+    let changes: Vec<_> =
+        changed.map(|(key, _, after)| Change::Set(format!("{key}={after}"))).collect();
+    if changes.is_empty() {
         return Step::void();
     }
     let settled = Settled::Sized(vm, before.clone(), after);
-    redefine(vm, overrides, Then::Settle(settled, Value::void()))
+    redefine(vm, changes, Then::Settle(settled, Value::void()))
 }
 
 fn sized(

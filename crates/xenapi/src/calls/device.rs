@@ -9,7 +9,7 @@ use api::{DeviceObject, Request};
 use xen::Uuid;
 
 use super::{Ctx, ask, target};
-use crate::facade::{Facade, Step, Then};
+use crate::facade::{Facade, SETTLE_MS, Step, Then};
 use crate::failure::Failure;
 use crate::labels::{DeviceKey, checked};
 use crate::mirror::Dirty;
@@ -98,12 +98,41 @@ impl Device {
     }
 }
 
+/// Places that were chosen for devices which the model does not show yet.
+#[derive(Debug, Default)]
+pub(crate) struct Chosen(Vec<(u64, Uuid, &'static str, u32)>);
+
+impl Chosen {
+    /// The first place that is free, which is nobody else's for a while.
+    fn take(
+        &mut self,
+        now_unix_ms: u64,
+        vm: Uuid,
+        kind: &'static str,
+        is_taken: impl Fn(&u32) -> bool,
+    ) -> u32 {
+        self.0.retain(|(until, ..)| now_unix_ms < *until);
+        let is_chosen = |it: &u32| {
+            self.0.iter().any(|(_, of, what, place)| (*of, *what, place) == (vm, kind, it))
+        };
+        let free = (0..).find(|it| !is_taken(it) && !is_chosen(it)).unwrap_or_default();
+        self.0.push((now_unix_ms + SETTLE_MS, vm, kind, free));
+        free
+    }
+}
+
 /// What a client says the device is to be, as a number; the first free one if it says nothing.
-fn place(facade: &Facade, vm: Uuid, kind: &str, word: &str) -> Result<u32, Failure> {
+fn place(
+    facade: &mut Facade,
+    ctx: &Ctx<'_>,
+    vm: Uuid,
+    kind: &'static str,
+    word: &str,
+) -> Result<u32, Failure> {
     let taken = facade.taken(vm, kind);
     if matches!(word, "" | "autodetect") {
-        let free = (0..).find(|place| !taken.contains(place));
-        return Ok(free.unwrap_or_default());
+        let free = facade.chosen.take(ctx.moment.unix_ms, vm, kind, |it| taken.contains(it));
+        return Ok(free);
     }
     let place = word.parse().ok().or_else(|| crate::spec::disk_place(word));
     let place: u32 =
@@ -124,7 +153,7 @@ pub(super) fn create_vbd(facade: &mut Facade, ctx: &Ctx<'_>) -> Result<Step, Fai
             return Err(Failure::not_allowed("a VM gets a drive while it is down"));
         }
     }
-    let place = place(facade, vm, "vbd", given.text("userdevice"))?;
+    let place = place(facade, ctx, vm, "vbd", given.text("userdevice"))?;
     let (name, devid) = (disk_name(place), disk_number(place));
     let config = disk_line(facade, &given, &name, is_cd)?;
     let object = DeviceObject {
@@ -192,7 +221,7 @@ pub(super) fn create_vif(facade: &mut Facade, ctx: &Ctx<'_>) -> Result<Step, Fai
     let Some(bridge) = facade.view().bridge(network) else {
         return Err(Failure::no_handle(Class::Network, given.text("network")));
     };
-    let devid = place(facade, vm, "vif", given.text("device"))?;
+    let devid = place(facade, ctx, vm, "vif", given.text("device"))?;
     let mac = mac(given.text("MAC"), vm, ctx)?;
     let config = format!("devid={devid},bridge={bridge},mac={mac}");
     let object = DeviceObject {

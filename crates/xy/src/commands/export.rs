@@ -244,6 +244,7 @@ fn make(
         strict: false,
         warnings: true,
         autostart: None,
+        replaces: None,
     };
     match session.call(&Request::Define(define))? {
         api::Reply::Defined { uuid } => {

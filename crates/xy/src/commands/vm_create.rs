@@ -338,6 +338,7 @@ fn make(
         strict: false,
         warnings: true,
         autostart: options.has("autostart").then_some(0),
+        replaces: None,
     };
     let uuid = match session.call(&Request::Define(define))? {
         api::Reply::Defined { uuid } => uuid,

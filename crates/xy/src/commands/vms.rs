@@ -19,7 +19,10 @@ pub(crate) fn define(session: &mut Session, options: &Options) -> Result<(), Fai
         (false, None) => None,
     };
     let strict = options.has("strict");
-    let define = Define { file, config_text, overrides, cwd, strict, warnings: true, autostart };
+    let warnings = true;
+    let replaces = None;
+    let define =
+        Define { file, config_text, overrides, cwd, strict, warnings, autostart, replaces };
     match session.call(&Request::Define(define))? {
         api::Reply::Defined { uuid } => {
             session.print(&format!("{uuid}\n"));
