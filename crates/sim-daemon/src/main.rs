@@ -16,6 +16,7 @@ Clients find it by the variable XYLEMD_SOCKET.
       --socket PATH    Where to serve (default: xylemd-sim.sock in XDG_RUNTIME_DIR or /tmp)
       --store-socket PATH
                        Where to serve its store, which clients find by the variable XENSTORED_PATH (default: nowhere)
+      --disks FOLDER   Where files named SR:VDI have the bytes of VDIs (default: they have none)
   -n, --vms N          VMs to begin with (default: 20)
       --busy           Change one VM or another all the time
       --memory MIB     Memory of the host (default: 65536)
@@ -27,6 +28,7 @@ Clients find it by the variable XYLEMD_SOCKET.
 struct Options {
     socket: PathBuf,
     store_socket: Option<PathBuf>,
+    disks: Option<PathBuf>,
     vms: u32,
     busy: bool,
     world: WorldConfig,
@@ -38,6 +40,7 @@ fn options() -> Result<Option<Options>> {
     let mut options = Options {
         socket: PathBuf::from(folder).join("xylemd-sim.sock"),
         store_socket: None,
+        disks: None,
         vms: 20,
         busy: false,
         world: WorldConfig { seed: 1, memory_mib: 65_536, cpus: 16 },
@@ -47,6 +50,7 @@ fn options() -> Result<Option<Options>> {
         match argument {
             Long("socket") => options.socket = parser.value()?.into(),
             Long("store-socket") => options.store_socket = Some(parser.value()?.into()),
+            Long("disks") => options.disks = Some(parser.value()?.into()),
             Short('n') | Long("vms") => options.vms = parser.value()?.parse()?,
             Long("busy") => options.busy = true,
             Long("memory") => options.world.memory_mib = parser.value()?.parse()?,
@@ -73,7 +77,10 @@ fn main() -> Result<()> {
     let Some(options) = options()? else { return Ok(()) };
     let _lock = local_door::lock(&options.socket)?;
     let listener = local_door::listen(&options.socket)?;
-    let daemon = SimDaemon::start(options.world).context("cannot boot the simulated host")?;
+    let mut daemon = SimDaemon::start(options.world).context("cannot boot the simulated host")?;
+    if let Some(folder) = options.disks {
+        daemon = daemon.with_disks(folder);
+    }
     if let Some(path) = &options.store_socket {
         let listener = local_door::listen(path)?;
         daemon.serve_store(listener).context("cannot serve the store")?;

@@ -1,7 +1,7 @@
 //! What can be asked for over HTTP.
 
 mod consoles;
-mod disks;
+pub(crate) mod disks;
 mod events;
 mod health;
 mod metrics;

@@ -1,6 +1,8 @@
 //! XenAPI, for clients that speak to XAPI.
 
+mod contents;
 mod updates;
+mod visitor;
 
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
@@ -14,6 +16,7 @@ use axum::body::Body;
 use axum::extract::{FromRequestParts as _, Request, State, WebSocketUpgrade};
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use axum::routing::{get, put};
 use gate::{Scope, Who};
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
@@ -296,8 +299,15 @@ impl Door {
 
 /// What is posted to a path of no other, and what browsers ask before they post it.
 pub(crate) fn router(door: Arc<Door>) -> Router {
-    let updates = axum::routing::get(updates::serve);
-    Router::new().route("/rrd_updates", updates).fallback(serve).with_state(door)
+    let (export, import) = (get(contents::export), put(contents::import));
+    Router::new()
+        .route("/rrd_updates", get(updates::serve))
+        .route("/export_raw_vdi", export.clone())
+        .route("/export_raw_vdi/", export)
+        .route("/import_raw_vdi", import.clone())
+        .route("/import_raw_vdi/", import)
+        .fallback(serve)
+        .with_state(door)
 }
 
 async fn serve(State(door): State<Arc<Door>>, request: Request) -> Response {

@@ -12,9 +12,11 @@
 //!   encodes the answer. A body that is no call is answered by status 500.
 //! - It wakes whoever waits when [`Facade::revision`] has changed, and at the deadline.
 //! - It keeps [`Facade::labels`] in a file when their number has changed.
-//! - It serves consoles and the like with [`Facade::user`] and [`Facade::console`].
+//! - It serves consoles and the like with [`Facade::user`] and [`Facade::console`], and contents of VDIs with
+//!   [`Facade::begin_contents`].
 
 mod calls;
+mod contents;
 mod events;
 mod facade;
 mod failure;
@@ -38,6 +40,7 @@ mod value;
 pub mod xmlrpc;
 
 pub use calls::methods;
+pub use contents::{Broken, Contents, InOrder, Refusal, Run, Wanted, Way};
 pub use facade::{Asking, Facade, Identity, Login, Moment, Outcome, Waiting};
 pub use failure::Failure;
 pub use records::Shown;

@@ -1,6 +1,7 @@
 //! Calls as clients make them, with a daemon that is played.
 
 mod clients;
+mod contents;
 mod events;
 
 use std::collections::BTreeMap;

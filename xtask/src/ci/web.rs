@@ -47,6 +47,9 @@ pub(super) fn clients() -> Result<()> {
     let mut options = Options::with_vms(10);
     let clients = [("admin", "admin"), ("operator", "operator"), ("viewer", "viewer")];
     options.clients = clients.map(|(name, role)| (name.to_owned(), role)).to_vec();
+    let disks = lab::target_directory()?.join("xenapi-disks");
+    std::fs::create_dir_all(&disks)?;
+    options.host.extend(["--disks".to_owned(), disks.display().to_string()]);
     options.web = ["--xenapi", "--rate", "100000"].map(str::to_owned).to_vec();
     let host = WebHost::start(&options)?;
     let document = lab::target_directory()?.join("openapi.json");
@@ -69,6 +72,9 @@ pub(super) fn clients() -> Result<()> {
         command.arg("follow.mjs").args([&host.url, "admin", admin, TRIED]).arg(transport);
         run(command.current_dir(&node))?;
     }
+    let mut command = Command::new("node");
+    command.arg("contents.mjs").args([&host.url, "admin", admin]).arg(&disks);
+    run(command.current_dir(&node))?;
     generated(&python, &document, &[&host.url, admin, TRIED])
 }
 

@@ -22,10 +22,10 @@ use crate::turns::Turn;
 
 const READ_BYTES: usize = 256 << 10;
 /// For a client to send something, or for the host's storage.
-const SILENCE_MAX: Duration = Duration::from_secs(60);
+pub(crate) const SILENCE_MAX: Duration = Duration::from_secs(60);
 
 /// A disk that is passed, and what is noted of it in the end.
-struct Passed {
+pub(crate) struct Passed {
     shared: Arc<Shared>,
     caller: Caller,
     request: Request,
@@ -35,7 +35,7 @@ struct Passed {
 
 impl Passed {
     /// Begins to pass one.
-    async fn begin(
+    pub(crate) async fn begin(
         shared: Arc<Shared>,
         caller: Caller,
         vdi: String,
@@ -51,14 +51,14 @@ impl Passed {
     }
 
     /// Why it is not passed at all.
-    async fn refused(&mut self, joined: Joined) -> Problem {
+    pub(crate) async fn refused(&mut self, joined: Joined) -> CallError {
         let closed = || CallError::Unreachable("it has closed the connection".to_owned());
         let why = joined.ended().await.err().unwrap_or_else(closed);
         self.note(&why.to_string());
-        why.into()
+        why
     }
 
-    fn note(&mut self, result: &str) {
+    pub(crate) fn note(&mut self, result: &str) {
         self.is_noted = true;
         super::requests::note(&self.shared, &self.caller, &self.request, result);
     }
@@ -82,7 +82,7 @@ pub(crate) async fn read(
     // What cannot be read is refused before there is an answer.
     let first = match next(&mut joined).await {
         Ok(Some(first)) => first,
-        _ => return Err(passed.refused(joined).await),
+        _ => return Err(passed.refused(joined).await.into()),
     };
     let state = Some((passed, joined, Some(first)));
     let pieces = stream::unfold(state, |state| async {
@@ -128,7 +128,7 @@ pub(crate) async fn write(
     let (mut passed, mut joined) = Passed::begin(shared, caller, vdi, true).await?;
     // A client that expects to be told to go on (100) has sent nothing yet if it is refused.
     if !matches!(timeout(SILENCE_MAX, joined.stream.read_u8()).await, Ok(Ok(_))) {
-        return Err(passed.refused(joined).await);
+        return Err(passed.refused(joined).await.into());
     }
     let mut body = body.into_data_stream();
     let mut lost = None;

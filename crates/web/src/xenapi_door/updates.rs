@@ -5,19 +5,18 @@ use std::sync::Arc;
 
 use axum::extract::{Request, State};
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
-use base64ct::{Base64, Encoding as _};
-use gate::{Scope, not_for_limited};
 use metrics::{Ask, Form, updates};
 use tokio::task::spawn_blocking;
 
+use super::visitor::visitor;
 use super::{Door, host_uuid, open_to_pages};
-use crate::admit::{by_token, pace, peer, stranger};
+use crate::admit::peer;
 use crate::first_copy;
 use crate::problem::Problem;
-use crate::routes::{log_in, value_of};
-use crate::shared::{unix_ms, unix_s};
+use crate::routes::value_of;
+use crate::shared::unix_s;
 
 /// `GET /rrd_updates`.
 pub(super) async fn serve(State(door): State<Arc<Door>>, request: Request) -> Response {
@@ -34,11 +33,7 @@ pub(super) async fn serve(State(door): State<Arc<Door>>, request: Request) -> Re
 
 async fn answer(door: &Door, head: &Parts, address: IpAddr) -> Result<Response, Problem> {
     let query = head.uri.query().unwrap_or_default();
-    let Some(who) = user(door, query, &head.headers, address).await? else {
-        stranger(&door.shared, address)?;
-        return Err(Problem::new(StatusCode::UNAUTHORIZED, "log in first, and send session_id"));
-    };
-    pace(&door.shared, &who)?;
+    visitor(door, head, address, "this tells of all VMs").await?;
     if !door.shared.metrics.first().await {
         return Err(first_copy::nothing_yet(&door.shared.mirror));
     }
@@ -72,36 +67,4 @@ fn start(query: &str, now_s: u64) -> Result<u64, Problem> {
         }
         None => number(query, "start"),
     }
-}
-
-/// Who asks: by a session, a password, or a token. `None` of somebody who says nothing.
-async fn user(
-    door: &Door,
-    query: &str,
-    headers: &HeaderMap,
-    address: IpAddr,
-) -> Result<Option<String>, Problem> {
-    let shared = &door.shared;
-    if let Some(session) = value_of(query, "session_id") {
-        let Ok((who, role)) = door.with(|facade| facade.user(&session, unix_ms())) else {
-            return Ok(None);
-        };
-        // Whoever was removed from the file is out, whatever sessions there are.
-        return Ok(door.is_known(&who, role).then_some(who));
-    }
-    let given = headers.get(header::AUTHORIZATION).and_then(|it| it.to_str().ok());
-    let who = match given.and_then(|it| it.split_once(' ')) {
-        Some(("Bearer", token)) => by_token(shared, token.trim(), address)?,
-        Some(("Basic", coded)) => {
-            let bytes = Base64::decode_vec(coded.trim()).unwrap_or_default();
-            let text = String::from_utf8(bytes).unwrap_or_default();
-            let (name, password) = text.split_once(':').unwrap_or_default();
-            log_in(shared, name, password, &address.to_string()).await?
-        }
-        _ => return Ok(None),
-    };
-    if who.scope != Scope::Host {
-        return Err(Problem::forbidden(not_for_limited("this tells of all VMs")));
-    }
-    Ok(Some(who.name))
 }

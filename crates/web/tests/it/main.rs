@@ -3,6 +3,7 @@
 mod browsers;
 mod calls;
 mod consoles;
+mod contents;
 mod events;
 mod first_copy;
 mod hostile;

@@ -7,18 +7,18 @@ use serde_json::{Value, json};
 
 use crate::served::{Folder, PASSWORD, Web, host_at, said, token};
 
-struct Client<'a> {
-    web: &'a Web,
-    session: String,
+pub(crate) struct Client<'a> {
+    pub(crate) web: &'a Web,
+    pub(crate) session: String,
 }
 
 impl<'a> Client<'a> {
-    fn log_in(web: &'a Web, name: &str, password: &str) -> Result<Self, Value> {
+    pub(crate) fn log_in(web: &'a Web, name: &str, password: &str) -> Result<Self, Value> {
         let session = call(web, "session.login_with_password", &[name.into(), password.into()])?;
         Ok(Self { web, session: session.as_str().unwrap().to_owned() })
     }
 
-    fn call(&self, method: &str, params: &[Value]) -> Result<Value, Value> {
+    pub(crate) fn call(&self, method: &str, params: &[Value]) -> Result<Value, Value> {
         let params = [&[Value::from(self.session.as_str())], params].concat();
         call(self.web, method, &params)
     }
