@@ -63,6 +63,26 @@ impl Toolstack {
         }
     }
 
+    /// Of files that hold a VM.
+    fn handle_files(
+        &mut self,
+        now: Instant,
+        client: ClientId,
+        request: Request,
+        out: &mut Vec<Action>,
+    ) {
+        match request {
+            Request::Save { target, to } => self.save(now, client, &target, to, out),
+            Request::Dump { target, to } => self.dump(now, client, &target, to, out),
+            Request::CancelSave { target, id } => self.cancel_save(now, client, &target, id, out),
+            Request::ReadSaved { path } => self.read_saved(client, path, out),
+            Request::Restore { file, config, start } => {
+                self.restore(now, client, *file, *config, start, out);
+            }
+            other => unreachable!("{other:?} is about no file"),
+        }
+    }
+
     pub(super) fn handle_request(
         &mut self,
         now: Instant,
@@ -113,13 +133,11 @@ impl Toolstack {
             Request::Unpause { target } => self.unpause(client, &target, out),
             Request::Tune { target, tuning } => self.tune(now, client, &target, tuning, out),
             Request::Suspend { target } => self.suspend(now, client, &target, out),
-            Request::Save { target, to } => self.save(now, client, &target, to, out),
-            Request::Dump { target, to } => self.dump(now, client, &target, to, out),
-            Request::CancelSave { target, id } => self.cancel_save(now, client, &target, id, out),
-            Request::ReadSaved { path } => self.read_saved(client, path, out),
-            Request::Restore { file, config, start } => {
-                self.restore(now, client, *file, *config, start, out);
-            }
+            request @ (Request::Save { .. }
+            | Request::Dump { .. }
+            | Request::CancelSave { .. }
+            | Request::ReadSaved { .. }
+            | Request::Restore { .. }) => self.handle_files(now, client, request, out),
             request @ (Request::HostShutdown
             | Request::Checkpoint { .. }
             | Request::Checkpoints
