@@ -156,7 +156,12 @@ async fn serve(options: Serve, kept: Option<std::net::TcpListener>) -> Result<()
         Some(files) => {
             if files.make {
                 let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
-                let names = vec![host, "localhost".to_owned()];
+                let mut names = vec![host];
+                names.extend(["localhost", "127.0.0.1", "::1"].map(str::to_owned));
+                let ip = options.listen.ip();
+                if !ip.is_unspecified() && !ip.is_loopback() {
+                    names.push(ip.to_string());
+                }
                 tls::make(&files.certificate, &files.key, names)?;
             }
             let ca = files.client_ca.as_deref();

@@ -164,7 +164,7 @@ impl GivenOidc {
         let Some(issuer) = self.issuer else {
             let rest = [self.client.is_some(), self.secret_file.is_some(), self.claim.is_some()];
             if rest.contains(&true) || self.ca.is_some() || origin.is_some() {
-                bail!("give --oidc-issuer");
+                bail!("give --oidc-issuer: what else was given is for logging in there");
             }
             return Ok(None);
         };
@@ -400,7 +400,10 @@ mod tests {
             ("client add-certificate a --role viewer", "give --certificate FILE"),
             ("tag add web", "tag \"add web\" is nothing to do; see --help"),
             ("--oidc-issuer https://id", "give --oidc-client-id"),
-            ("--origin https://xen1", "give --oidc-issuer"),
+            (
+                "--origin https://xen1",
+                "give --oidc-issuer: what else was given is for logging in there",
+            ),
             (
                 "--oidc-issuer https://id --oidc-client-id a --oidc-client-secret-file b",
                 "give --origin: where browsers find this host",
