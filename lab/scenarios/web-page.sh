@@ -13,7 +13,7 @@ printf '%s\n' xylem:x:64001:web xylem-admin:x:64003:web >>/etc/group
 echo "web:x:1240:1230::/tmp:/bin/sh" >>/etc/passwd
 # The page's own trial names it.
 mkdir -p /boot
-ln -s /guest/vmlinuz /boot/vmlinuz
+ln -s /guest/unikernel /boot/vmlinuz
 start_xylemd
 for number in 0 1 2 3 4 5; do
     unikernel_cfg web-$number

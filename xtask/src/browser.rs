@@ -102,13 +102,12 @@ fn on_xen(views: &[&str]) -> Result<()> {
             Ok(announced) => look_from_outside(port, &announced, views),
             Err(_) => bail!("the host never had a page"),
         });
-        let outcome = lab::run(&options, &scenario, &[], &mut |line| match line
-            .strip_prefix(PAGE)
-        {
-            // If nobody waits, the host is ended by its limit.
-            Some(announced) => drop(sender.send(announced.to_owned())),
-            None => println!("{line}"),
-        });
+        let outcome =
+            lab::run(&options, &scenario, &[], &mut |line| match line.strip_prefix(PAGE) {
+                // If nobody waits, the host is ended by its limit.
+                Some(announced) => drop(sender.send(announced.to_owned())),
+                None => println!("{line}"),
+            });
         drop(sender);
         let looked = looker.join().unwrap_or_else(|_| bail!("the browser's thread has panicked"));
         outcome.and_then(|outcome| looked.map(|()| outcome))
