@@ -66,9 +66,8 @@ pub(crate) async fn history(
         text.parse().map_err(|_| Problem::bad_request(format!("{key}={text}: not a number")))
     };
     let (from, step) = (number("from")?, number("step")?);
-    if !shared.metrics.first().await {
-        return Err(first_copy::nothing_yet(&shared.mirror));
-    }
+    // What was kept from earlier is told whether the daemon is there or not.
+    let is_known = shared.metrics.first().await;
     let scope = &caller.who.scope;
     let whose = value_of(&query, "of").unwrap_or_else(|| "host".to_owned());
     let of = match &*whose {
@@ -76,7 +75,10 @@ pub(crate) async fn history(
         // One that is there no more has a history for a while, by its UUID.
         vm => uuid_of(&shared.mirror_of(scope), vm).unwrap_or(whose),
     };
-    let nothing = || Problem::not_found(format!("{of}: nothing is known of it"));
+    let nothing = || match is_known {
+        true => Problem::not_found(format!("{of}: nothing is known of it")),
+        false => first_copy::nothing_yet(&shared.mirror),
+    };
     if *scope != Scope::Host && !shared.tags().permit(scope, &of) {
         return Err(match &*of {
             "host" => Problem::forbidden(not_for_limited("this is about the host as a whole")),

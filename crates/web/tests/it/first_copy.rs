@@ -10,7 +10,7 @@ use crate::served::{Folder, Web, detail, host_at, limited, said, token};
 use crate::xenapi::{call, code};
 
 /// What is read from the copy.
-const READS: [&str; 13] = [
+const READS: [&str; 12] = [
     "/v1/vms",
     "/v1/vms/web-0",
     "/v1/vms/web-0/devices",
@@ -22,7 +22,6 @@ const READS: [&str; 13] = [
     "/v1/networks/xenbr0/interfaces",
     "/v1/operations",
     "/v1/objects",
-    "/v1/history?of=host",
     "/v1/history?of=web-0",
 ];
 
