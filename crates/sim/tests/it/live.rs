@@ -218,17 +218,21 @@ fn waiting(lab: &mut Lab, classes: &Classes) -> ClientId {
 }
 
 #[test]
-fn a_reader_that_waits_is_told_of_what_was_collected_and_each_object_once() {
+fn a_reader_that_waits_is_told_at_once_and_then_of_what_was_collected_each_object_once() {
     let mut lab = Lab::seeded(2);
     let reader = waiting(&mut lab, &Classes::new());
     lab.settle();
     assert!(lab.daemon.take_reply(reader).is_none(), "nothing has happened");
     let create = lab.create_request(&unikernel("tiny", "pvh", "normal"));
     let began = lab.host.now();
+    let since = |lab: &Lab| lab.host.now().0 - began.0;
     lab.daemon.request(create).unwrap();
+    let first = objects(lab.wait(reader));
+    assert!(since(&lab) < 1_000_000, "told after {} ns", since(&lab));
+    assert!(!first.items.is_empty());
+    let reader = lab.daemon.request(read(Some(first.next), Classes::new(), true)).unwrap();
     let told = objects(lab.wait(reader));
-    let waited = lab.host.now().0 - began.0;
-    assert!((50_000_000..60_000_000).contains(&waited), "told after {waited} ns");
+    assert!((50_000_000..60_000_000).contains(&since(&lab)), "told after {} ns", since(&lab));
     let mut keys: Vec<ObjectKey> = told.items.iter().map(|it| it.key.clone()).collect();
     let count = keys.len();
     keys.sort_unstable();
@@ -236,6 +240,23 @@ fn a_reader_that_waits_is_told_of_what_was_collected_and_each_object_once() {
     assert_eq!((keys.len(), told.is_last), (count, true), "{told:?}");
     let classes: Vec<ObjectClass> = keys.iter().map(ObjectKey::class).collect();
     assert_eq!(classes, [ObjectClass::Vm, ObjectClass::Operation]);
+}
+
+#[test]
+fn whoever_asks_without_waiting_has_those_who_wait_told_too() {
+    let mut lab = Lab::seeded(2);
+    let reader = waiting(&mut lab, &Classes::new());
+    let create = lab.create_request(&unikernel("tiny", "pvh", "normal"));
+    let began = lab.host.now();
+    let create = lab.daemon.request(create).unwrap();
+    let first = objects(lab.wait(reader));
+    let reader = lab.daemon.request(read(Some(first.next), Classes::new(), true)).unwrap();
+    lab.wait(create);
+    assert!(lab.daemon.take_reply(reader).is_none(), "the rest is collected");
+    let asked = objects(at_once(&mut lab.daemon, read(Some(first.next), Classes::new(), false)));
+    let told = objects(lab.wait(reader));
+    assert!(lab.host.now().0 - began.0 < 50_000_000, "it was not waited for");
+    assert_eq!((told.next, told.items.len()), (asked.next, asked.items.len()));
 }
 
 #[test]
