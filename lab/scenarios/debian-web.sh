@@ -62,8 +62,10 @@ check "systemd starts it again" wait_for "systemctl is-active xylem-web && [ \"\
 check "a viewer looks again" wait_for "XYLEM_HOST=https://localhost:8443 XYLEM_CA=/var/lib/xylem-web/certificate.pem XYLEM_TOKEN=$(cat /tmp/viewer) xy list web" 60
 check "xylemd is restarted" systemctl restart xylemd
 check "a viewer looks once more" wait_for "XYLEM_HOST=https://localhost:8443 XYLEM_CA=/var/lib/xylem-web/certificate.pem XYLEM_TOKEN=$(cat /tmp/viewer) xy list web" 60
+before_upgrade=$(web_pid)
 check "it is upgraded" apt-get install -y --reinstall /lab/packages/xylem-web_*.deb
 check "and serves" wait_for "XYLEM_HOST=https://localhost:8443 XYLEM_CA=/var/lib/xylem-web/certificate.pem XYLEM_TOKEN=$(cat /tmp/viewer) xy list web" 60
+check "by another process" test "$(web_pid)" != "$before_upgrade"
 echo "-- a flood: 20 clients that ask without end, while VMs are created here"
 # round NAME: creates and destroys one five times; prints how long that took, in hundredths of a second.
 round() {
@@ -89,6 +91,7 @@ check "the journal has it, too" sh -c 'journalctl -u xylem-web --no-pager | grep
 systemd-analyze security --no-pager xylem-web | tail -n 1
 check "nothing of it failed" test "$(systemctl --failed --quiet | wc -l)" = 0
 check "it is purged" apt-get purge -y xylem-web
+check "it has ended" sh -c '! pidof xylem-web'
 check "nothing is left" sh -c '! ls -d /etc/xylem-web /var/lib/xylem-web /var/log/xylem-web 2>/dev/null'
 check "the VM runs on" xy list web
 check "it ends" xy destroy web
