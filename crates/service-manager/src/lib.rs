@@ -50,15 +50,7 @@ pub fn forget(name: &str) -> io::Result<()> {
 }
 
 fn send_with(socket: &OsStr, bytes: &[u8], descriptor: BorrowedFd<'_>) -> io::Result<()> {
-    let datagram = UnixDatagram::unbound()?;
-    datagram.set_nonblocking(true)?;
-    match socket.as_encoded_bytes().strip_prefix(b"@") {
-        Some(name) => {
-            use std::os::linux::net::SocketAddrExt as _;
-            datagram.connect_addr(&std::os::unix::net::SocketAddr::from_abstract_name(name)?)?;
-        }
-        None => datagram.connect(socket)?,
-    }
+    let datagram = connected(socket)?;
     let descriptors = [descriptor];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = SendAncillaryBuffer::new(&mut space);
@@ -87,19 +79,22 @@ fn patience(text: &str) -> Option<Duration> {
     text.parse().ok().filter(|usec| *usec > 0).map(Duration::from_micros)
 }
 
-/// A name that begins with `@` is one of the abstract namespace.
 fn send(socket: &OsStr, bytes: &[u8]) -> io::Result<()> {
+    connected(socket)?.send(bytes).map(drop)
+}
+
+/// A socket that sends to this one. A name that begins with `@` is one of the abstract namespace.
+fn connected(socket: &OsStr) -> io::Result<UnixDatagram> {
     let datagram = UnixDatagram::unbound()?;
     // A manager that hangs does not stop the daemon.
     datagram.set_nonblocking(true)?;
     if let Some(name) = socket.as_encoded_bytes().strip_prefix(b"@") {
         use std::os::linux::net::SocketAddrExt as _;
-        let address = std::os::unix::net::SocketAddr::from_abstract_name(name)?;
-        datagram.send_to_addr(bytes, &address)?;
+        datagram.connect_addr(&std::os::unix::net::SocketAddr::from_abstract_name(name)?)?;
     } else {
-        datagram.send_to(bytes, socket)?;
+        datagram.connect(socket)?;
     }
-    Ok(())
+    Ok(datagram)
 }
 
 #[cfg(test)]
