@@ -281,6 +281,12 @@ impl Door {
         self.shared.knows(&Who { name: who.to_owned(), role, expires: None, scope })
     }
 
+    /// Whose session this is. Whoever was removed from the file is out, whatever sessions there are.
+    fn known_user(&self, session: &str) -> Option<(String, Role)> {
+        let user = self.with(|facade| facade.user(session, unix_ms())).ok();
+        user.filter(|(who, role)| self.is_known(who, *role))
+    }
+
     /// Whether this call may come now: those of a session are counted for its user, others for their address. If the user
     /// is not let in any more, or has another role, what the client is answered.
     fn may_come(
@@ -406,10 +412,7 @@ async fn console(door: &Arc<Door>, request: Request) -> Result<Response, Problem
     let upgrade = upgrade_of(WebSocketUpgrade::from_request_parts(&mut parts, &()).await)?;
     let asks = Asks { who: who.clone(), from: peer.address.to_string(), role };
     let looks = Arc::clone(door);
-    let is_let_in = move || {
-        let user = looks.with(|facade| facade.user(&session, unix_ms()));
-        user.is_ok_and(|it| it == (who.clone(), role)) && looks.is_known(&who, role)
-    };
+    let is_let_in = move || looks.known_user(&session).is_some_and(|it| it == (who.clone(), role));
     let viewer = Viewer { asks, is_let_in: Box::new(is_let_in) };
     attach(&door.shared, viewer, ApiRequest::Relay(relay), look, upgrade).await
 }

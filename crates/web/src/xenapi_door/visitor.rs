@@ -12,7 +12,6 @@ use super::{Door, sent_session};
 use crate::admit::{by_token, pace, stranger};
 use crate::problem::Problem;
 use crate::routes::{log_in, value_of};
-use crate::shared::unix_ms;
 
 /// Who asks: by a session, in the query or as a cookie, by a password, or by a token. `why` says what is nothing for clients
 /// that are limited.
@@ -41,9 +40,7 @@ async fn find(
     let query = head.uri.query().unwrap_or_default();
     let session = value_of(query, "session_id").or_else(|| sent_session(&head.headers));
     if let Some(session) = session {
-        let user = door.with(|facade| facade.user(&session, unix_ms())).ok();
-        // Whoever was removed from the file is out, whatever sessions there are.
-        return Ok(user.filter(|(who, role)| door.is_known(who, *role)));
+        return Ok(door.known_user(&session));
     }
     let given = head.headers.get(header::AUTHORIZATION).and_then(|it| it.to_str().ok());
     let who = match given.and_then(|it| it.split_once(' ')) {
