@@ -188,7 +188,6 @@ pub(crate) const ADDITIONS: &[Addition] = &[
         folders: &[],
         modules: &["nbd"],
     },
-    // What two hosts have that are one lab.
     // A card of QEMU's own network, which `--forward` leads to.
     Addition {
         name: "virtio-net",
@@ -198,6 +197,7 @@ pub(crate) const ADDITIONS: &[Addition] = &[
         folders: &[],
         modules: &["virtio_net"],
     },
+    // What two hosts have that are one lab.
     Addition {
         name: "pair",
         packages: &[

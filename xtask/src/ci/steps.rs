@@ -78,7 +78,7 @@ pub(super) const STEPS: &[Step] = &[
     built("layouts against newer headers", Load::OneCpu, 20, || {
         crate::layouts::main().and_then(ensure_success)
     }),
-    step("store: fuzzing", Load::OneCpu, 250, || crate::fuzz::run_all(FUZZ)),
+    step("store: fuzzing", Load::OneCpu, 400, || crate::fuzz::run_all(FUZZ)),
     built("the page in a browser", Load::OneCpu, 120, web::browser),
     built("remote clients that others wrote", Load::OneCpu, 60, web::clients),
     // By itself `cargo xtask churn` tries three times as many hosts.
