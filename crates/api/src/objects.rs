@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::answer::TraceRow;
 use crate::request::is_unset;
-use crate::storage::SrRow;
+use crate::storage::{SrRow, VdiRow};
 
 /// Objects that have changed, the earliest change first; each once, as it is now.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
@@ -27,7 +27,7 @@ pub struct Objects {
 pub struct ObjectChange {
     pub revision: u64,
     /// Of a VM its UUID; of a device that, its kind and number with slashes between them; of a domain its domid; of an operation its number; of an
-    /// SR and a network its name; of the host `host`.
+    /// SR and a network its name; of a VDI `SR:VDI`; of the host `host`.
     pub key: String,
     #[serde(flatten)]
     pub object: Object,
@@ -45,6 +45,8 @@ pub enum Object {
     Operation(Option<Box<OperationObject>>),
     /// Without its space, which only a look at it tells.
     Sr(Option<SrRow>),
+    /// SRs are read for it every minute, and after each change made here.
+    Vdi(Option<VdiRow>),
     Network(Option<NetworkObject>),
     /// There is one.
     Host(Option<Box<HostObject>>),

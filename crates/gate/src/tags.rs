@@ -82,6 +82,7 @@ impl Tags {
                 Object::Operation(Some(operation)) => self.permit(scope, &operation.uuid),
                 Object::Domain(_)
                 | Object::Sr(_)
+                | Object::Vdi(_)
                 | Object::Network(_)
                 | Object::Host(_)
                 | Object::Vm(None)

@@ -8,6 +8,7 @@ use toolstack::around::HostFacts;
 use toolstack::layout::{DeviceRef, kind_name};
 use toolstack::{Classes, Object, ObjectChange, ObjectClass, ObjectKey, Reply, Request};
 
+use crate::storage::Listed;
 use crate::{Failed, Kernel, Service, render, unexpected};
 
 /// A cursor as clients have it.
@@ -57,7 +58,8 @@ impl Service<'_> {
             Some(other) => return Err(unexpected(&other)),
             None => return Err(Failed::Gone),
         };
-        let changes = objects.items.iter().map(|it| self.change(it));
+        let mut listed = self.listed();
+        let changes = objects.items.iter().map(|it| self.change(it, &mut listed));
         Ok(api::Reply::Objects(api::Objects {
             cursor: CursorText(objects.next).to_string(),
             is_last: objects.is_last,
@@ -66,7 +68,7 @@ impl Service<'_> {
         }))
     }
 
-    fn change(&self, it: &ObjectChange) -> api::ObjectChange {
+    fn change(&self, it: &ObjectChange, listed: &mut Listed) -> api::ObjectChange {
         let object = match (&it.key, it.object.as_deref()) {
             (ObjectKey::Vm(_), Some(Object::Vm(vm))) => {
                 api::Object::Vm(Some(Box::new(self::vm(vm))))
@@ -83,8 +85,14 @@ impl Service<'_> {
                     self.daemon.unix_ms(at)
                 }))))
             }
-            (ObjectKey::Sr(name), Some(Object::Sr)) => api::Object::Sr(self.sr_now(name)),
+            (ObjectKey::Sr(name), Some(Object::Sr { problem })) => {
+                api::Object::Sr(listed.sr(name, problem.as_deref()))
+            }
             (ObjectKey::Sr(_), _) => api::Object::Sr(None),
+            (ObjectKey::Vdi(name), Some(Object::Vdi(vdi))) => {
+                api::Object::Vdi(Some(listed.vdi(name, vdi)))
+            }
+            (ObjectKey::Vdi(_), _) => api::Object::Vdi(None),
             (ObjectKey::Network(name), Some(Object::Network(network))) => {
                 api::Object::Network(Some(self::network(name, network)))
             }
@@ -112,6 +120,7 @@ fn key(key: &ObjectKey) -> String {
         ObjectKey::Domain(domid) => domid.to_string(),
         ObjectKey::Operation(id) => id.to_string(),
         ObjectKey::Sr(name) | ObjectKey::Network(name) => name.to_string(),
+        ObjectKey::Vdi(name) => name.to_string(),
         ObjectKey::Host => "host".to_owned(),
     }
 }

@@ -6,8 +6,8 @@
 use std::collections::BTreeMap;
 
 use ::storage::{
-    Image, ImageFormat, InUse, Kind, Mode, Repositories, Repository, Stage, StorageError, VdiName,
-    Wanted,
+    Image, ImageFormat, InUse, Kind, Mode, Repositories, Repository, Stage, StorageError, System,
+    Vdi, VdiName, Wanted,
 };
 use api::{ImageRow, Reply, SrRow, StorageRequest, VdiList, VdiRow, VdiUser};
 use toolstack::channel::ChannelId;
@@ -69,20 +69,57 @@ fn sr_of(vdi: &str) -> Result<String> {
     Ok(parse(vdi)?.sr().to_owned())
 }
 
-impl Service<'_> {
-    /// An SR as it is listed; `None` if it is there no more.
-    pub(crate) fn sr_now(&self, name: &str) -> Option<SrRow> {
-        let mut system = self.daemon.storage();
-        let mut srs = Repositories::new(&mut *system);
-        let row = srs.get(name).and_then(|sr| Ok(sr_row(sr, &users(&mut srs)?)));
-        match row {
-            Ok(row) => Some(row),
+type Users = BTreeMap<VdiName, Vec<InUse>>;
+
+/// SRs and VDIs as they are listed. Who uses VDIs is read once for all that are asked for together.
+pub(crate) struct Listed {
+    system: Box<dyn System>,
+    users: Option<Users>,
+}
+
+impl Listed {
+    fn users(&mut self) -> Result<&Users> {
+        let users = match self.users.take() {
+            Some(users) => users,
+            None => users(&mut Repositories::new(&mut *self.system))?,
+        };
+        Ok(self.users.insert(users))
+    }
+
+    /// An SR; `None` if it is there no more. Why its VDIs cannot be read is known.
+    pub(crate) fn sr(&mut self, name: &str, problem: Option<&str>) -> Option<SrRow> {
+        let sr = Repositories::new(&mut *self.system).get(name);
+        match sr.and_then(|sr| Ok(sr_row(sr, self.users()?))) {
+            Ok(row) => Some(SrRow { problem: problem.map(str::to_owned), ..row }),
             Err(StorageError::Missing(_)) => None,
             Err(error) => {
                 let (name, problem) = (name.to_owned(), Some(error.to_string()));
                 Some(SrRow { name, problem, ..SrRow::default() })
             }
         }
+    }
+
+    /// A VDI. If it cannot be read who uses it, its SR says so.
+    pub(crate) fn vdi(&mut self, name: &VdiName, vdi: &Vdi) -> VdiRow {
+        let users = self.users().ok().and_then(|users| users.get(name)).cloned();
+        vdi_row(name.sr(), vdi.clone(), users.unwrap_or_default())
+    }
+}
+
+fn vdi_row(sr: &str, vdi: Vdi, users: Vec<InUse>) -> VdiRow {
+    VdiRow {
+        sr: sr.to_owned(),
+        name: vdi.name,
+        bytes: vdi.bytes,
+        used_bytes: vdi.used_bytes,
+        snapshot_of: vdi.snapshot_of,
+        users: users.into_iter().map(user).collect(),
+    }
+}
+
+impl Service<'_> {
+    pub(crate) fn listed(&self) -> Listed {
+        Listed { system: self.daemon.storage(), users: None }
     }
 
     pub(crate) fn storage(&self, request: StorageRequest) -> Result<Reply> {
@@ -187,14 +224,7 @@ impl Service<'_> {
                 Ok(vdis) => list.vdis.extend(vdis.into_iter().map(|vdi| {
                     let name = VdiName::new(&sr, &vdi.name);
                     let users = name.ok().and_then(|name| users.remove(&name)).unwrap_or_default();
-                    VdiRow {
-                        sr: sr.clone(),
-                        name: vdi.name,
-                        bytes: vdi.bytes,
-                        used_bytes: vdi.used_bytes,
-                        snapshot_of: vdi.snapshot_of,
-                        users: users.into_iter().map(user).collect(),
-                    }
+                    vdi_row(&sr, vdi, users)
                 })),
             }
         }
@@ -248,15 +278,15 @@ fn image_list(srs: &mut Repositories<'_>) -> Result<Reply> {
     Ok(Reply::Images(srs.images()?.into_iter().map(row).collect()))
 }
 
-fn users(srs: &mut Repositories<'_>) -> Result<BTreeMap<VdiName, Vec<InUse>>> {
-    let mut users: BTreeMap<VdiName, Vec<InUse>> = BTreeMap::new();
+fn users(srs: &mut Repositories<'_>) -> Result<Users> {
+    let mut users = Users::new();
     for it in srs.in_use()? {
         users.entry(it.name.clone()).or_default().push(it);
     }
     Ok(users)
 }
 
-fn sr_row(sr: Repository, users: &BTreeMap<VdiName, Vec<InUse>>) -> SrRow {
+fn sr_row(sr: Repository, users: &Users) -> SrRow {
     let in_use = users.keys().filter(|vdi| vdi.sr() == sr.name).count() as u64;
     let Repository { name, kind, config } = sr;
     SrRow { name, kind: kind.to_string(), config, in_use, ..SrRow::default() }

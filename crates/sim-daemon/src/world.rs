@@ -11,7 +11,7 @@ use sim::{
     SimOs, Time,
 };
 use toolstack::ClientId;
-use toolstack::around::LOOKS_EVERY_NS;
+use toolstack::around::{LOOKS_EVERY_NS, READINGS_EVERY_NS};
 use toolstack::work::Cost;
 use xen::DomId;
 
@@ -116,6 +116,7 @@ impl World {
         let mut daemon = Daemon::start(&host)?;
         daemon.told = Some(Vec::new());
         daemon.set_looks_every(LOOKS_EVERY_NS);
+        daemon.set_readings_every(READINGS_EVERY_NS);
         let now = Duration::from_nanos(host.now().0);
         let began = Instant::now();
         let origin = began.checked_sub(now).unwrap_or(began);

@@ -9,7 +9,7 @@ use storage::Repositories;
 use toolstack::device_model::Process;
 use toolstack::perform::Performer;
 use toolstack::work::{
-    Cost, CreateWork, DeviceWork, Failure, Far, Flow, Output, Part, Work, WorkMonitor,
+    Cost, CreateWork, DeviceWork, Failure, Far, Flow, Output, Part, QueryWork, Work, WorkMonitor,
 };
 use toolstack::{
     Action, Asker, ClientId, Event, Instant, LogRecord, Progress, Reply, Request, Told, Toolstack,
@@ -134,6 +134,8 @@ pub struct Daemon {
     letters: BTreeMap<ClientId, LetterId>,
     /// What all work has cost so far.
     pub totals: Cost,
+    /// How often each kind of work was begun.
+    pub works_begun: BTreeMap<&'static str, u64>,
     /// Progress reports to clients, if recorded.
     pub told: Option<Vec<(ClientId, Progress)>>,
     /// Results for individual VMs of requests about several.
@@ -229,6 +231,7 @@ impl Daemon {
             post: None,
             letters: BTreeMap::new(),
             totals: Cost::default(),
+            works_begun: BTreeMap::new(),
             told: None,
             told_of_each: Vec::new(),
             started: Vec::new(),
@@ -258,6 +261,11 @@ impl Daemon {
     /// From now on the host is looked at for those who follow what is told of it.
     pub fn set_looks_every(&mut self, ns: u64) {
         self.toolstack.set_looks_every(ns);
+    }
+
+    /// From now on SRs are read for those who follow VDIs.
+    pub fn set_readings_every(&mut self, ns: u64) {
+        self.toolstack.set_readings_every(ns);
     }
 
     /// From now on requests come from outside as well.
@@ -463,6 +471,12 @@ impl Daemon {
                     None => 0,
                 }
             }
+            Work::Query(QueryWork::ReadSr { sr }) => {
+                let mut os = self.host.os().clone();
+                let path = Repositories::new(&mut os).get(sr).ok();
+                let path = path.and_then(|it| it.config.get("path").cloned());
+                if path.is_some_and(|it| hangs(&it)) { HANG_SECONDS * 1_000_000_000 } else { 0 }
+            }
             _ => 0,
         }
     }
@@ -487,6 +501,7 @@ impl Daemon {
         for action in actions {
             match action {
                 Action::Work { id, work } => {
+                    *self.works_begun.entry(work.name()).or_default() += 1;
                     let jitter = self.host.machine().get_mut().chance(WORK_NS);
                     let storage = self.storage_time(&work);
                     self.works.put(now.after(WORK_NS + jitter + storage), Job::Begin(id, work));

@@ -9,6 +9,8 @@ use crate::network::Network;
 
 /// How often a daemon looks while somebody follows.
 pub const LOOKS_EVERY_NS: u64 = 5_000_000_000;
+/// How often it reads what SRs hold.
+pub const READINGS_EVERY_NS: u64 = 60_000_000_000;
 /// Networks of the host that are taken note of. There are a few, unless somebody makes them without end.
 pub const NETWORKS_MAX: usize = 1024;
 /// Ports of a network that are named.

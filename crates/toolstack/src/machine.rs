@@ -48,6 +48,7 @@ mod trace;
 mod tuning;
 mod unread;
 mod users;
+mod vdis;
 mod waits;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -108,6 +109,7 @@ pub use trace::{Summary, Trace};
 use tuning::Tunings;
 use unread::Unread;
 pub(crate) use users::DomainUsers;
+use vdis::SrContents;
 
 /// A point in time, in nanoseconds since a fixed epoch. The caller has the clock.
 #[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
@@ -245,6 +247,11 @@ enum Purpose {
         wanted: Box<WantedVm>,
     },
     Observe,
+    /// Reads what an SR holds.
+    ReadSr {
+        sr: Arc<str>,
+        ticket: Ticket,
+    },
     /// Looks at what changes on the host by itself.
     Around,
     /// Reads what was saved when the host was shut down.
@@ -441,6 +448,7 @@ pub struct Toolstack {
     log: events::Log,
     live: Live,
     surroundings: Surroundings,
+    contents: SrContents,
     moves: Moves,
     farewells: Farewells,
     /// Taken over by [`Event::Started`].
@@ -517,6 +525,7 @@ impl Toolstack {
             disowned: disown::Disowned::default(),
             past: trace::Past::default(),
             log: events::Log::after(begin.revision),
+            contents: SrContents::of(&begin.srs),
             live: Live::after(begin.revision, begin.srs),
             surroundings: Surroundings::default(),
             moves,
@@ -572,7 +581,9 @@ impl Toolstack {
         let asks = self.moves.due.first().map(|(at, _)| *at);
         let says = self.farewells.due.first().map(|(at, _)| *at);
         let restart = self.restarts.first().map(|(at, _)| *at);
-        [wait, restart, asks, says, self.live.due, self.look_due()].into_iter().flatten().min()
+        let looks = [self.early_until(), self.look_due(), self.reading_due()];
+        let others = [wait, restart, asks, says, self.live.due];
+        others.into_iter().chain(looks).flatten().min()
     }
 
     /// Whether there is no operation and no work in progress.
@@ -629,6 +640,7 @@ impl Toolstack {
             self.translate_for_groups(out);
         }
         self.look_in_time(now, out);
+        self.read_srs_in_time(now, out);
         self.note_objects(now, out);
         self.keep_journal(now, revision, out);
     }
@@ -681,6 +693,7 @@ impl Toolstack {
                 self.namesake_looked_at(now, client, domid, *wanted, result, out);
             }
             Purpose::Observe => self.handle_observed(now, result, out),
+            Purpose::ReadSr { sr, ticket } => self.sr_read(now, (sr, ticket), result, out),
             Purpose::Around => self.looked_around(now, result, out),
             Purpose::HostSaves(boot) => self.host_saves_read(now, boot, result, out),
             Purpose::CheckRevert { client, revert } => {

@@ -247,6 +247,16 @@ impl Step {
         }
     }
 
+    /// Whether it may make or destroy VDIs: copies of disks, or their snapshots.
+    pub(crate) fn changes_vdis(self) -> bool {
+        matches!(
+            self,
+            Self::Create(CreateStep::MakeDisks)
+                | Self::Teardown(TeardownStep::DropDisks)
+                | Self::Save(SaveStep::Save | SaveStep::Settle)
+        )
+    }
+
     /// Its stage in an operation.
     #[must_use]
     pub fn stage(self) -> &'static str {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use migrate::image::Codec;
 use migrate::peer::Fate;
-use storage::{Attachment, BlockDevice};
+use storage::{Attachment, BlockDevice, InUse, Vdi, VdiName};
 use xen::{
     Affinity, DomId, DomainInfo, DomainRef, EvtchnPort, PhysInfo, SchedParams, SchedTuning,
     SetAside, Uuid, VcpuInfo, VersionInfo,
@@ -32,6 +32,21 @@ pub use crate::steps::save::SaveWork;
 pub use crate::steps::suspend::SuspendWork;
 pub use crate::steps::teardown::TeardownWork;
 use crate::xen_host::HostTold;
+
+/// A VDI as its SR has it, and who uses it.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct VdiReading {
+    pub vdi: Vdi,
+    pub users: Vec<InUse>,
+}
+
+/// What an SR holds.
+#[derive(Clone, Debug)]
+pub struct SrReading {
+    pub vdis: BTreeMap<VdiName, VdiReading>,
+    /// What is wrong with it.
+    pub problem: Option<String>,
+}
 
 /// Images that a domain is built from, shared by VMs with the same ones.
 #[derive(Clone, Debug)]
@@ -143,6 +158,8 @@ pub enum WorkClass {
     Listen,
     /// Hotplug scripts, which may take as long as they are let.
     Script,
+    /// Reading what SRs hold. Some are slow, or hang.
+    Scan,
     /// Ending domains, their nodes and devices, which can take long.
     Destroy,
     /// Letting go of what they had of the host: disks, whose storage may hang, and device models.
@@ -450,6 +467,7 @@ pub enum Output {
     Devices(Vec<DeviceReading>),
     HostInfo(Box<HostInfo>),
     Around(Box<Around>),
+    Sr(SrReading),
     Host(Box<HostTold>),
     Text(String),
     Vcpus(Box<VcpuReadings>),
@@ -495,6 +513,7 @@ impl Output {
             | Self::Checked(_)
             | Self::HostInfo(_)
             | Self::Around(_)
+            | Self::Sr(_)
             | Self::Host(_)
             | Self::Text(_)
             | Self::SentAcpi

@@ -23,17 +23,19 @@ pub(crate) enum Class {
     Device,
     Operation,
     Sr,
+    Vdi,
     Network,
     Host,
 }
 
 impl Class {
-    pub(crate) const ALL: [Self; 7] = [
+    pub(crate) const ALL: [Self; 8] = [
         Self::Domain,
         Self::Vm,
         Self::Device,
         Self::Operation,
         Self::Sr,
+        Self::Vdi,
         Self::Network,
         Self::Host,
     ];
@@ -45,6 +47,7 @@ impl Class {
             Self::Device => "device",
             Self::Operation => "operation",
             Self::Sr => "sr",
+            Self::Vdi => "vdi",
             Self::Network => "network",
             Self::Host => "host",
         }
@@ -61,6 +64,7 @@ impl Class {
             Object::Domain(_) => Self::Domain,
             Object::Operation(_) => Self::Operation,
             Object::Sr(_) => Self::Sr,
+            Object::Vdi(_) => Self::Vdi,
             Object::Network(_) => Self::Network,
             Object::Host(_) => Self::Host,
         }
@@ -306,6 +310,7 @@ fn json_of(object: &Object) -> Option<String> {
         Object::Domain(it) => it.as_ref().and_then(|it| text(&|| serde_json::to_string(it))),
         Object::Operation(it) => it.as_ref().and_then(|it| text(&|| serde_json::to_string(it))),
         Object::Sr(it) => it.as_ref().and_then(|it| text(&|| serde_json::to_string(it))),
+        Object::Vdi(it) => it.as_ref().and_then(|it| text(&|| serde_json::to_string(it))),
         Object::Network(it) => it.as_ref().and_then(|it| text(&|| serde_json::to_string(it))),
         Object::Host(it) => it.as_ref().and_then(|it| text(&|| serde_json::to_string(it))),
     }

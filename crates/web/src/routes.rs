@@ -48,6 +48,8 @@ pub(crate) fn router(shared: &Arc<Shared>, rest: Option<Router>) -> Router {
         .route("/v1/vms/{vm}/{action}", post(requests::act))
         .route("/v1/domains", get(objects::all(Class::Domain)))
         .route("/v1/srs", get(objects::all(Class::Sr)))
+        .route("/v1/vdis", get(objects::all(Class::Vdi)))
+        .route("/v1/vdis/{vdi}", get(objects::vdi))
         .route("/v1/host", get(objects::host))
         .route("/v1/networks", get(objects::all(Class::Network)))
         .route("/v1/networks/{network}", get(objects::network))

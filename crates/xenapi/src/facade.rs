@@ -493,7 +493,6 @@ impl Facade {
             let srs = &self.mirror.live.srs;
             self.polls.want_srs(&dirty.srs);
             self.polls.keep_srs(|name| srs.contains_key(name));
-            self.mirror.vdis.retain(|name, _| srs.contains_key(name));
             self.mirror.spaces.retain(|name, _| srs.contains_key(name));
         }
         if dirty.tasks {

@@ -20,6 +20,8 @@ pub(crate) struct Live {
     pub domains: BTreeMap<u16, DomainObject>,
     pub operations: BTreeMap<u64, OperationObject>,
     pub srs: BTreeMap<String, SrRow>,
+    /// By SR and name.
+    pub vdis: BTreeMap<String, BTreeMap<String, VdiRow>>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -37,8 +39,6 @@ pub(crate) struct Mirror {
     pub info: BTreeMap<String, String>,
     pub topology: Topology,
     pub bridge: String,
-    /// By SR and name.
-    pub vdis: BTreeMap<String, BTreeMap<String, VdiRow>>,
     /// SRs with their space.
     pub spaces: BTreeMap<String, SrRow>,
     pub checkpoints: BTreeMap<Uuid, Vec<CheckpointRow>>,
@@ -54,6 +54,8 @@ pub(crate) struct Dirty {
     pub vdis: BTreeSet<String>,
     pub networks: bool,
     pub tasks: bool,
+    /// VDIs that have come or gone.
+    pub moved: BTreeSet<String>,
     /// SRs that have to be looked at.
     pub srs: BTreeSet<String>,
     /// Domains that are new, or that are another's now.
@@ -79,6 +81,7 @@ impl Dirty {
         self.vms.extend(other.vms);
         self.srs.extend(other.srs);
         self.vdis.extend(other.vdis);
+        self.moved.extend(other.moved);
         self.host |= other.host;
         self.storage |= other.storage;
         self.networks |= other.networks;
@@ -103,9 +106,35 @@ impl Live {
                 };
                 Dirty { storage: true, host: true, srs: BTreeSet::from([key]), ..Dirty::default() }
             }
+            Object::Vdi(vdi) => self.apply_vdi(key, vdi),
             // Read when they are asked for.
             Object::Network(_) | Object::Host(_) => Dirty::default(),
         }
+    }
+
+    fn apply_vdi(&mut self, key: String, vdi: Option<VdiRow>) -> Dirty {
+        let Some((sr, name)) = key.split_once(':') else { return Dirty::default() };
+        let is_there = vdi.is_some();
+        let of_sr = self.vdis.entry(sr.to_owned()).or_default();
+        let before = match vdi {
+            Some(vdi) => of_sr.insert(name.to_owned(), vdi),
+            None => of_sr.remove(name),
+        };
+        let moved = (before.is_some() != is_there).then_some(key);
+        Dirty { storage: true, moved: moved.into_iter().collect(), ..Dirty::default() }
+    }
+
+    /// VMs with a disk that names one of these VDIs.
+    fn vms_with(&self, vdis: &BTreeSet<String>) -> BTreeSet<Uuid> {
+        if vdis.is_empty() {
+            return BTreeSet::new();
+        }
+        let names_one = |device: &DeviceObject| {
+            device.kind == "vbd"
+                && Spec(&device.config).get("target").is_some_and(|it| vdis.contains(it))
+        };
+        let vms = self.devices.iter();
+        vms.filter(|(_, devices)| devices.values().any(names_one)).map(|(vm, _)| *vm).collect()
     }
 
     fn apply_vm(&mut self, key: &str, vm: Option<VmObject>) -> Dirty {
@@ -182,6 +211,7 @@ impl Live {
             host: true,
             storage: true,
             vdis: BTreeSet::new(),
+            moved: BTreeSet::new(),
             networks: true,
             tasks: true,
             domains: self.vms.values().filter_map(|it| it.domid).collect(),
@@ -214,6 +244,8 @@ impl Mirror {
             }
         }
         self.is_whole |= page.is_last;
+        let moved = std::mem::take(&mut dirty.moved);
+        dirty.vms.extend(self.live.vms_with(&moved));
         dirty
     }
 
@@ -249,25 +281,19 @@ impl Mirror {
         }
     }
 
+    /// What the façade itself has just changed.
     fn learn_vdis(&mut self, srs: &[String], list: &VdiList) -> Dirty {
-        // VMs whose disks name VDIs that have come or gone.
-        let mut changed = BTreeSet::new();
+        let mut moved = BTreeSet::new();
         for sr in srs {
             let of_sr = list.vdis.iter().filter(|vdi| vdi.sr == *sr);
             let now: BTreeMap<String, VdiRow> =
                 of_sr.map(|vdi| (vdi.name.clone(), vdi.clone())).collect();
-            let before = self.vdis.insert(sr.clone(), now.clone()).unwrap_or_default();
+            let before = self.live.vdis.insert(sr.clone(), now.clone()).unwrap_or_default();
             let gone = before.keys().filter(|name| !now.contains_key(*name));
             let come = now.keys().filter(|name| !before.contains_key(*name));
-            changed.extend(gone.chain(come).map(|name| format!("{sr}:{name}")));
+            moved.extend(gone.chain(come).map(|name| format!("{sr}:{name}")));
         }
-        let names_one = |device: &DeviceObject| {
-            device.kind == "vbd"
-                && Spec(&device.config).get("target").is_some_and(|it| changed.contains(it))
-        };
-        let vms = self.live.devices.iter();
-        let vms = vms.filter(|(_, devices)| devices.values().any(names_one));
-        Dirty { storage: true, vms: vms.map(|(vm, _)| *vm).collect(), ..Dirty::default() }
+        Dirty { storage: true, vms: self.live.vms_with(&moved), ..Dirty::default() }
     }
 
     fn learn_macs(&mut self, request: &Request, rows: &[NetworkRow]) -> Dirty {
@@ -375,7 +401,7 @@ impl Mirror {
     }
 
     pub(crate) fn vdi(&self, sr: &str, name: &str) -> Option<&VdiRow> {
-        self.vdis.get(sr)?.get(name)
+        self.live.vdis.get(sr)?.get(name)
     }
 }
 

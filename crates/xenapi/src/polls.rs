@@ -16,7 +16,6 @@ enum Question {
     /// Memory and vCPUs of domains.
     Domains,
     Checkpoints,
-    Vdis(String),
     Space(String),
 }
 
@@ -44,7 +43,7 @@ impl Question {
             Self::Topology | Self::Defaults => None,
             Self::Domains => Some(10_000),
             Self::Info => Some(30_000),
-            Self::Checkpoints | Self::Vdis(_) | Self::Space(_) => Some(60_000),
+            Self::Checkpoints | Self::Space(_) => Some(60_000),
         }
     }
 
@@ -57,7 +56,6 @@ impl Question {
             Self::Checkpoints => {
                 Request::Checkpoint(CheckpointRequest::CheckpointList { vms: Vec::new() })
             }
-            Self::Vdis(sr) => Request::Storage(StorageRequest::VdiList { srs: vec![sr.clone()] }),
             Self::Space(sr) => Request::Storage(StorageRequest::SrInfo { name: sr.clone() }),
         }
     }
@@ -93,16 +91,14 @@ impl Polls {
     /// These SRs have changed.
     pub(crate) fn want_srs(&mut self, srs: &BTreeSet<String>) {
         for sr in srs {
-            for question in [Question::Vdis(sr.clone()), Question::Space(sr.clone())] {
-                self.questions.entry(question).or_default().is_wanted = true;
-            }
+            self.questions.entry(Question::Space(sr.clone())).or_default().is_wanted = true;
         }
     }
 
     /// Only these SRs are there.
     pub(crate) fn keep_srs<'a>(&mut self, has: impl Fn(&str) -> bool + 'a) {
         self.questions.retain(|question, _| match question {
-            Question::Vdis(sr) | Question::Space(sr) => has(sr),
+            Question::Space(sr) => has(sr),
             _ => true,
         });
     }
@@ -144,12 +140,9 @@ mod tests {
         polls.want_macs(BTreeSet::from([Uuid([1; 16])]));
         let all: Vec<_> = std::iter::from_fn(|| polls.due(110_500)).collect();
         let names: Vec<_> = all.iter().map(api::name_of).collect();
-        assert_eq!(
-            names,
-            ["info", "storage vdi-list", "storage sr-info", "uptime", "network-list"]
-        );
+        assert_eq!(names, ["info", "storage sr-info", "uptime", "network-list"]);
         polls.keep_srs(|_| false);
-        let is_sr = |it: &Question| matches!(it, Question::Vdis(_) | Question::Space(_));
+        let is_sr = |it: &Question| matches!(it, Question::Space(_));
         assert!(!polls.questions.keys().any(is_sr));
     }
 }

@@ -92,24 +92,23 @@ impl World {
             name: Some("Domain-0".to_owned()),
             uuid: Uuid::default().to_string(),
         };
-        world.apply(
-            vec![
-                change("0", Object::Domain(Some(control))),
-                vm_change(vm("running")),
-                disk_change(Some(disk("attached"))),
-                change("files", Object::Sr(Some(sr))),
-            ],
-            true,
-        );
-        let request = StorageRequest::VdiList { srs: vec!["files".to_owned()] };
         let vdi = |name: &str| VdiRow {
             sr: "files".to_owned(),
             name: name.to_owned(),
             bytes: 1 << 30,
             ..VdiRow::default()
         };
-        let list = VdiList { vdis: vec![vdi("web"), vdi("spare")], problems: Vec::new() };
-        world.facade.learn(&Request::Storage(request), &Reply::Vdis(list));
+        world.apply(
+            vec![
+                change("0", Object::Domain(Some(control))),
+                vm_change(vm("running")),
+                disk_change(Some(disk("attached"))),
+                change("files", Object::Sr(Some(sr))),
+                change("files:web", Object::Vdi(Some(vdi("web")))),
+                change("files:spare", Object::Vdi(Some(vdi("spare")))),
+            ],
+            true,
+        );
         world.facade.learn(&Request::Info, &Reply::Info(api::Info::default()));
         let defaults = Reply::Defaults { bridge: "xenbr0".to_owned() };
         world.facade.learn(&Request::Host(api::HostRequest::Defaults), &defaults);

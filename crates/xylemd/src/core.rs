@@ -13,7 +13,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use anyhow::Result;
 use local_door::{Answered, Waiting};
 use service::{Ask, Gone, News};
-use toolstack::around::LOOKS_EVERY_NS;
+use toolstack::around::{LOOKS_EVERY_NS, READINGS_EVERY_NS};
 use toolstack::config::OnHostShutdown;
 use toolstack::moves::TransferFile;
 use toolstack::scheduler::Limits;
@@ -87,6 +87,7 @@ impl Core {
             srs,
         });
         machine.set_looks_every(LOOKS_EVERY_NS);
+        machine.set_readings_every(READINGS_EVERY_NS);
         let state = Mutex::new(State { machine, ..State::default() });
         let begin_unix_ms = micros / 1000;
         let (interrupted, stats) = (Mutex::default(), Mutex::default());

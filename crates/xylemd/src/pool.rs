@@ -33,6 +33,9 @@ const DESTROYERS: usize = 2;
 /// Performers that read and list.
 const READERS: usize = 2;
 
+/// Performers that read what SRs hold. Each SR that hangs keeps one.
+const SCANNERS: usize = 8;
+
 /// Queues of performers `P`.
 pub(crate) struct Pool<P> {
     queries: Queue<P>,
@@ -46,6 +49,7 @@ pub(crate) struct Pool<P> {
     talks: Queue<P>,
     listens: Queue<P>,
     scripts: Queue<P>,
+    scans: Queue<P>,
     destroys: Queue<P>,
     releases: Queue<P>,
 }
@@ -121,6 +125,7 @@ impl Pool<LinuxPerformer> {
             listens: queue(WorkClass::Listen, 4 * MEMORY_COPIES, xen::ARENA_BYTES_MIN)?,
             // Those that connect devices, and those that disconnect them.
             scripts: queue(WorkClass::Script, 2 * SCRIPTS, xen::ARENA_BYTES_MIN)?,
+            scans: queue(WorkClass::Scan, SCANNERS, xen::ARENA_BYTES_MIN)?,
             destroys: queue(WorkClass::Destroy, DESTROYERS, xen::ARENA_BYTES_MIN)?,
             // Likewise.
             releases: queue(WorkClass::Release, options.workers, xen::ARENA_BYTES_MIN)?,
@@ -129,7 +134,7 @@ impl Pool<LinuxPerformer> {
 }
 
 impl<P> Pool<P> {
-    fn named(&self) -> [(&'static str, &Queue<P>); 13] {
+    fn named(&self) -> [(&'static str, &Queue<P>); 14] {
         [
             ("query", &self.queries),
             ("load", &self.loads),
@@ -142,6 +147,7 @@ impl<P> Pool<P> {
             ("talk", &self.talks),
             ("listen", &self.listens),
             ("script", &self.scripts),
+            ("scan", &self.scans),
             ("destroy", &self.destroys),
             ("release", &self.releases),
         ]
@@ -182,6 +188,7 @@ impl<P> Pool<P> {
             WorkClass::Talk => &self.talks,
             WorkClass::Listen => &self.listens,
             WorkClass::Script => &self.scripts,
+            WorkClass::Scan => &self.scans,
             WorkClass::Destroy => &self.destroys,
             WorkClass::Release => &self.releases,
         }
@@ -272,6 +279,7 @@ impl<P> Taken<'_, P> {
             | WorkClass::Talk
             | WorkClass::Listen
             | WorkClass::Script
+            | WorkClass::Scan
             | WorkClass::Destroy
             | WorkClass::Release => class == self.queue.class,
         }
@@ -323,6 +331,7 @@ mod tests {
             talks: Queue::new(WorkClass::Talk, vec!["talker"]),
             listens: Queue::new(WorkClass::Listen, vec!["listener"]),
             scripts: Queue::new(WorkClass::Script, vec!["connector"]),
+            scans: Queue::new(WorkClass::Scan, vec!["scanner"]),
             destroys: Queue::new(WorkClass::Destroy, vec!["one", "two"]),
             releases: Queue::new(WorkClass::Release, vec!["three"]),
         }
@@ -403,6 +412,7 @@ mod tests {
             ("talk", 0, 0),
             ("listen", 0, 0),
             ("script", 0, 0),
+            ("scan", 0, 0),
             ("destroy", 2, 98),
             ("release", 0, 0),
         ];

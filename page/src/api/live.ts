@@ -18,6 +18,7 @@ const versions = {
   domain: createSignal(0),
   operation: createSignal(0),
   sr: createSignal(0),
+  vdi: createSignal(0),
   network: createSignal(0),
   host: createSignal(0),
 } satisfies Record<ClassName, unknown>;

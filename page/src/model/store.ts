@@ -1,5 +1,5 @@
 // The live model: what the server told of, by class and key.
-import type { Change, ClassName, Device, Domain, Host, Network, ObjectsByClass, Operation, Sr, Vm } from './types';
+import type { Change, ClassName, Device, Domain, Host, Network, ObjectsByClass, Operation, Sr, Vdi, Vm } from './types';
 
 export interface Model {
   vm: Map<string, Vm>;
@@ -7,6 +7,7 @@ export interface Model {
   domain: Map<string, Domain>;
   operation: Map<string, Operation>;
   sr: Map<string, Sr>;
+  vdi: Map<string, Vdi>;
   network: Map<string, Network>;
   host: Map<string, Host>;
 }
@@ -18,6 +19,7 @@ export function emptyModel(): Model {
     domain: new Map(),
     operation: new Map(),
     sr: new Map(),
+    vdi: new Map(),
     network: new Map(),
     host: new Map(),
   };

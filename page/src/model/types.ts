@@ -238,6 +238,7 @@ export interface ObjectsByClass {
   domain: Domain;
   operation: Operation;
   sr: Sr;
+  vdi: Vdi;
   network: Network;
   host: Host;
 }

@@ -1,6 +1,6 @@
 import { For, Show, createMemo, createSignal } from 'solid-js';
 import { request } from '../api/client';
-import { model, srs } from '../api/live';
+import { isCurrent, model, srs } from '../api/live';
 import { poll } from '../api/polled';
 import { wordsOf } from '../model/filter';
 import { bytes, plainNumber } from '../model/format';
@@ -14,8 +14,7 @@ const shownMost = 500;
 
 export function StorageView() {
   const names = createMemo(() => srs().map((sr) => sr.name).sort());
-  // A look at an SR may take its time, so this is not asked for often.
-  const vdis = poll((signal) => request<{ vdis: Vdi[]; problems: string[] }>('storage', { do: 'vdi-list' }, 'vdis', signal), 15000);
+  const vdis = createMemo(() => [...model('vdi').vdi.values()]);
   return (
     <div class="view">
       <h1>Storage</h1>
@@ -27,10 +26,8 @@ export function StorageView() {
           </div>
         </Show>
       </section>
-      <Show when={vdis.error()}>{(words) => <Problem>{words()}</Problem>}</Show>
-      <For each={vdis.value()?.problems}>{(words) => <Problem>{words}</Problem>}</For>
-      <Show when={vdis.value()} fallback={vdis.error() ? null : <Loading what="the VDIs" />}>
-        {(known) => <Vdis vdis={known().vdis} />}
+      <Show when={isCurrent() || vdis().length > 0} fallback={<Loading what="the VDIs" />}>
+        <Vdis vdis={vdis()} />
       </Show>
     </div>
   );

@@ -546,7 +546,7 @@ fn a_cursor_or_class_that_is_none_is_refused() {
     );
     assert_eq!(
         refused(None, &["vms"]),
-        "\"vms\" is no class of objects; there are vm, device, domain, operation, sr, network, host"
+        "\"vms\" is no class of objects; there are vm, device, domain, operation, sr, vdi, network, host"
     );
 }
 

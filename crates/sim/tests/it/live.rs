@@ -149,8 +149,8 @@ fn a_follower_knows_at_every_moment_what_a_newcomer_is_told() {
             assert!(now >= operations, "an operation that has ended is forgotten too early");
             operations = now;
         }
-        // SRs change by what clients do themselves, and nobody looks at this host (`surroundings.rs`).
-        classes.extend([ObjectClass::Sr, ObjectClass::Host]);
+        // SRs change by what clients do themselves, and nobody looks at this host (`surroundings.rs`, `vdis.rs`).
+        classes.extend([ObjectClass::Sr, ObjectClass::Vdi, ObjectClass::Host]);
         assert_eq!(classes.into_iter().collect::<Vec<_>>(), ObjectClass::ALL, "all were seen");
         assert!(operations > 10, "{operations} operations");
         assert_eq!(follower.starts, 1, "it never had to start again");

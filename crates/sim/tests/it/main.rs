@@ -46,3 +46,4 @@ mod surroundings;
 mod suspend;
 mod troubles;
 mod tuning;
+mod vdis;

@@ -1,4 +1,4 @@
-//! Networks and the host as objects of the live model.
+//! Networks and the host as objects of the live model, and who waits for a look before it is told.
 //!
 //! What changes on the host by itself is looked at every few seconds, and only while somebody follows these classes;
 //! whoever begins to read them waits for a look if the last one is old. Which networks VMs are to be on is known without
@@ -11,6 +11,7 @@ use live::Cursor;
 use xen::Uuid;
 
 use super::live::{Classes, ObjectClass, ObjectKey};
+use super::vdis::concerns_vdis;
 use super::{Action, ClientId, Instant, Purpose, Toolstack};
 use crate::around::{Around, HostFacts, HostNetwork, NetworkKind, place_of};
 use crate::layout::{DeviceKind, DeviceRef};
@@ -20,7 +21,7 @@ use crate::work::{Failure, Output, QueryWork};
 /// Looks for one reader that waits and is told of nothing. It may have gone, which nobody says.
 const LOOKS_MAX: u32 = 12;
 /// How long readers that begin wait for a look: Open vSwitch may hang.
-const PATIENCE_NS: u64 = 2_000_000_000;
+pub(super) const PATIENCE_NS: u64 = 2_000_000_000;
 /// Readers that wait for a look; if another comes, the first is told what is known.
 const EARLY_MAX: usize = 256;
 
@@ -149,28 +150,57 @@ impl Toolstack {
         self.live.set(ObjectKey::Network(name), is_there);
     }
 
-    /// When somebody is to look, for those who follow, or has taken too long to.
+    /// When somebody is to look, for those who follow.
     pub(super) fn look_due(&self) -> Option<Instant> {
-        if self.surroundings.is_looking {
-            return self.surroundings.early_until;
-        }
-        let old_at = self.surroundings.old_at()?;
-        self.live.has_reader(concerns_host).then_some(old_at)
+        let surroundings = &self.surroundings;
+        let old_at = surroundings.old_at().filter(|_| !surroundings.is_looking);
+        old_at.filter(|_| self.live.has_reader(concerns_host))
     }
 
     /// Looks around, if it is time.
     pub(super) fn look_in_time(&mut self, now: Instant, out: &mut Vec<Action>) {
-        let is_due = self.look_due().is_some_and(|due| due <= now);
-        match (is_due, self.surroundings.is_looking) {
-            (true, true) => self.answer_early(out),
-            (true, false) => self.look_around(out),
-            (false, _) => {}
+        if self.early_until().is_some_and(|until| until <= now) {
+            self.answer_early(out);
         }
+        if self.look_due().is_some_and(|due| due <= now) {
+            self.look_around(out);
+        }
+    }
+
+    /// When those who wait for a look have waited long enough.
+    pub(super) fn early_until(&self) -> Option<Instant> {
+        self.surroundings.early_until
+    }
+
+    /// Whether somebody waits for a look at such.
+    pub(super) fn has_early(&self, concerns: impl Fn(&Classes) -> bool) -> bool {
+        self.surroundings.early.iter().any(|it| concerns(&it.classes))
+    }
+
+    /// Answers those for whom nobody looks any more.
+    pub(super) fn answer_settled(&mut self, now: Instant, out: &mut Vec<Action>) {
+        let is_looking = self.surroundings.is_looking;
+        let is_reading = self.contents.is_awaited(now);
+        let early = std::mem::take(&mut self.surroundings.early);
+        let still = |it: &Early| {
+            (is_looking && concerns_host(&it.classes)) || (is_reading && concerns_vdis(&it.classes))
+        };
+        let (early, settled) = early.into_iter().partition(still);
+        self.surroundings.early = early;
+        if self.surroundings.early.is_empty() {
+            self.surroundings.early_until = None;
+        }
+        self.tell_early(settled, out);
     }
 
     fn answer_early(&mut self, out: &mut Vec<Action>) {
         self.surroundings.early_until = None;
-        for Early { client, cursor, classes } in std::mem::take(&mut self.surroundings.early) {
+        let early = std::mem::take(&mut self.surroundings.early);
+        self.tell_early(early, out);
+    }
+
+    fn tell_early(&mut self, early: Vec<Early>, out: &mut Vec<Action>) {
+        for Early { client, cursor, classes } in early {
             self.tell_objects(client, cursor, &classes, out);
         }
     }
@@ -184,7 +214,9 @@ impl Toolstack {
         out: &mut Vec<Action>,
     ) -> Option<(Option<Cursor>, Classes)> {
         let is_old = self.surroundings.old_at().is_some_and(|at| at <= now);
-        if !is_old || !concerns_host(&classes) {
+        let is_old = is_old && concerns_host(&classes);
+        let is_unread = concerns_vdis(&classes) && self.read_srs(now, true, out);
+        if !is_old && !is_unread {
             return Some((cursor, classes));
         }
         if self.surroundings.early.len() == EARLY_MAX {
@@ -193,7 +225,7 @@ impl Toolstack {
         }
         self.surroundings.early_until.get_or_insert(Instant(now.0 + PATIENCE_NS));
         self.surroundings.early.push(Early { client, cursor, classes });
-        if !self.surroundings.is_looking {
+        if is_old && !self.surroundings.is_looking {
             self.look_around(out);
         }
         None
@@ -237,8 +269,8 @@ impl Toolstack {
                 self.touch_network(name);
             }
         }
-        self.count_look(LOOKS_MAX, out);
-        self.answer_early(out);
+        self.count_look(LOOKS_MAX, concerns_host, out);
+        self.answer_settled(now, out);
     }
 }
 

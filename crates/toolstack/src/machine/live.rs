@@ -9,9 +9,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use live::{Cursor, Revision, Table};
+use storage::{Vdi, VdiName};
 use xen::{DomId, Uuid};
 
-use super::around::{NetworkObject, concerns_host};
+use super::around::NetworkObject;
 use super::definitions::VmRow;
 use super::operation::{Operation, Outcome};
 use super::permits::SrChange;
@@ -42,17 +43,19 @@ pub enum ObjectClass {
     Domain,
     Operation,
     Sr,
+    Vdi,
     Network,
     Host,
 }
 
 impl ObjectClass {
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Vm,
         Self::Device,
         Self::Domain,
         Self::Operation,
         Self::Sr,
+        Self::Vdi,
         Self::Network,
         Self::Host,
     ];
@@ -65,6 +68,7 @@ impl ObjectClass {
             Self::Domain => "domain",
             Self::Operation => "operation",
             Self::Sr => "sr",
+            Self::Vdi => "vdi",
             Self::Network => "network",
             Self::Host => "host",
         }
@@ -79,6 +83,7 @@ pub enum ObjectKey {
     Domain(DomId),
     Operation(u64),
     Sr(Arc<str>),
+    Vdi(VdiName),
     Network(Arc<str>),
     /// There is one.
     Host,
@@ -93,6 +98,7 @@ impl ObjectKey {
             Self::Domain(_) => ObjectClass::Domain,
             Self::Operation(_) => ObjectClass::Operation,
             Self::Sr(_) => ObjectClass::Sr,
+            Self::Vdi(_) => ObjectClass::Vdi,
             Self::Network(_) => ObjectClass::Network,
             Self::Host => ObjectClass::Host,
         }
@@ -109,8 +115,13 @@ pub enum Object {
         uuid: Uuid,
     },
     Operation(Box<OperationObject>),
-    /// What it is like stands in its file.
-    Sr,
+    /// What else it is like stands in its file.
+    Sr {
+        /// What is wrong with it, as far as reading it has shown.
+        problem: Option<Arc<str>>,
+    },
+    /// Who uses it stands in its file.
+    Vdi(Vdi),
     Network(NetworkObject),
     Host(Box<HostFacts>),
 }
@@ -195,7 +206,7 @@ struct Reader {
     client: ClientId,
     cursor: Cursor,
     classes: Classes,
-    /// How often the host was looked at for it, without news.
+    /// How often somebody looked for it, without news.
     looks: u32,
 }
 
@@ -456,7 +467,8 @@ impl Toolstack {
             ObjectKey::Operation(id) => {
                 self.operation_object(*id).map(Box::new).map(Object::Operation)
             }
-            ObjectKey::Sr(_) => Some(Object::Sr),
+            ObjectKey::Sr(sr) => Some(Object::Sr { problem: self.contents.problem(sr).cloned() }),
+            ObjectKey::Vdi(name) => self.contents.vdi(name).cloned().map(Object::Vdi),
             ObjectKey::Network(name) => self.surroundings.network(name).map(Object::Network),
             ObjectKey::Host => self.surroundings.host.clone().map(Box::new).map(Object::Host),
         }
@@ -513,10 +525,15 @@ impl Toolstack {
         self.tell_objects(reader.client, Some(reader.cursor), &reader.classes, out);
     }
 
-    /// Answers those for whom the host was looked at so often without news: whoever is still there asks again.
-    pub(super) fn count_look(&mut self, looks_max: u32, out: &mut Vec<Action>) {
+    /// Answers those for whom somebody looked so often without news: whoever is still there asks again.
+    pub(super) fn count_look(
+        &mut self,
+        looks_max: u32,
+        concerns: impl Fn(&Classes) -> bool,
+        out: &mut Vec<Action>,
+    ) {
         for mut reader in std::mem::take(&mut self.live.readers) {
-            reader.looks += u32::from(concerns_host(&reader.classes));
+            reader.looks += u32::from(concerns(&reader.classes));
             if reader.looks < looks_max {
                 self.live.readers.push(reader);
             } else {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use xen::Uuid;
 
 use super::events::VmState;
-use super::permits::{ask_for, storage_of_disk};
+use super::permits::ask_for;
 use super::trace::Trace;
 use super::{
     Action, ClientId, Created, Device, Instant, Item, OperationId, Purpose, Reply, Revert,
@@ -23,8 +23,8 @@ use crate::plan::{
 use crate::saved::{DumpTo, Save};
 use crate::scheduler::{Priority, Ticket};
 use crate::steps::{
-    Completing, CreateStep, DeviceStep, IfCancelled, IfFailed, Permit, Preparation, Step,
-    StorageOf, TeardownStep, Wait,
+    Completing, CreateStep, DeviceStep, IfCancelled, IfFailed, Preparation, Step, TeardownStep,
+    Wait,
 };
 use crate::work::{Cost, Failure, Far, Output, Work};
 
@@ -476,6 +476,10 @@ impl Toolstack {
                     out.push(Action::Reply { client, reply: Reply::Permit(ticket) });
                     continue;
                 }
+                Item::Read(sr) => {
+                    self.begin_reading(sr, ticket, out);
+                    continue;
+                }
                 Item::Tune(client) => {
                     self.begin_tune(client, ticket, out);
                     continue;
@@ -606,13 +610,9 @@ impl Toolstack {
                 State::Failed
             }
         };
-        // Even if it has failed, it may have changed who uses an SR's image.
-        if let Some(Permit { storage: StorageOf::Disk(devid), .. }) = step.info().permit
-            && let Some(sr) = storage_of_disk(&operation.config, devid)
-        {
-            self.live.touch_sr(sr);
-        }
-        let vm = self.vms.get_mut(&operation.uuid).expect("VMs outlive their operations");
+        let (uuid, config) = (operation.uuid, Arc::clone(&operation.config));
+        self.note_storage(step, &config);
+        let vm = self.vms.get_mut(&uuid).expect("VMs outlive their operations");
         let is_destroyed = step == TeardownStep::DestroyDomain.into() && state == State::Ended;
         if is_destroyed && is_reboot && !vm.condemned {
             let (reason, domid) = (vm.stopped, vm.facts.domid().unwrap_or_default());

@@ -11,11 +11,13 @@ use crate::scheduler::{Ask, Priority, SrRequest, Ticket};
 use crate::steps::{Permit, StorageOf};
 
 /// What the scheduler grants permits to.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) enum Item {
     Step(OperationId, usize),
     /// Work of a client.
     Own(ClientId),
+    /// Reading what an SR holds.
+    Read(Arc<str>),
     /// A change of a VM's record, for a client.
     Tune(ClientId),
 }
@@ -63,7 +65,7 @@ impl Toolstack {
             }
             PermitRequest::GiveBack { permit, outcome: _, change } => {
                 self.scheduler.done(permit);
-                change.into_iter().for_each(|change| self.live.sr_changed(change));
+                change.into_iter().for_each(|change| self.sr_changed(change));
                 out.push(Action::Reply { client, reply: Reply::GivenBack });
             }
         }
@@ -92,11 +94,17 @@ pub(super) fn ask_for(vm: Uuid, config: &VmConfig, permit: Permit, priority: Pri
 
 /// The storage of a disk, for its limit: its SR, or the folder or volume group of its path.
 pub(super) fn storage_of_disk(config: &VmConfig, devid: u32) -> Option<Arc<str>> {
-    let disk = config.disks.iter().find(|disk| disk.vdev.number == devid)?;
-    match VdiName::parse(&disk.target).filter(|_| disk.is_attached_first()) {
-        Some(vdi) => Some(Arc::from(vdi.sr())),
-        None => folder(&disk.target),
+    if let Some(vdi) = vdi_of_disk(config, devid) {
+        return Some(Arc::from(vdi.sr()));
     }
+    let disk = config.disks.iter().find(|disk| disk.vdev.number == devid)?;
+    folder(&disk.target)
+}
+
+/// The VDI of a disk that is one of an SR.
+pub(super) fn vdi_of_disk(config: &VmConfig, devid: u32) -> Option<VdiName> {
+    let disk = config.disks.iter().find(|disk| disk.vdev.number == devid)?;
+    VdiName::parse(&disk.target).filter(|_| disk.is_attached_first())
 }
 
 fn folder(path: &str) -> Option<Arc<str>> {

@@ -633,6 +633,10 @@ impl Toolstack {
         result: Result<Output, Failure>,
         out: &mut Vec<Action>,
     ) {
+        if matches!(query, Query::Checkpoints) && !matches!(result, Ok(Output::Checkpoints(_))) {
+            // One was destroyed, with its snapshots.
+            self.all_srs_may_differ();
+        }
         let reply = match (query, result) {
             (Query::Check { mut faults }, result) => {
                 match result {

@@ -65,6 +65,10 @@ pub enum QueryWork {
         known: Option<Arc<VersionInfo>>,
         used: BTreeSet<Arc<str>>,
     },
+    /// What an SR holds, and who uses it.
+    ReadSr {
+        sr: String,
+    },
     /// What concerns Xen and the machine as a whole.
     Host(Box<HostAsk>),
     /// Checks a configuration against the host; nothing is created.
@@ -116,6 +120,9 @@ impl QueryWork {
             Self::LookAround { .. } => {
                 WorkInfo { name: "look-around", class: WorkClass::Change, domain: None }
             }
+            Self::ReadSr { .. } => {
+                WorkInfo { name: "read-sr", class: WorkClass::Scan, domain: None }
+            }
             Self::Host(_) => info("host", None),
             // It may have to parse a kernel.
             Self::Check { .. } => {
@@ -154,6 +161,7 @@ impl QueryWork {
             Self::LookAround { known, used } => {
                 Ok(Output::Around(Box::new(by.look_around(known, &used))))
             }
+            Self::ReadSr { sr } => by.read_sr(&sr).map(Output::Sr),
             Self::Host(ask) => by.host_work(*ask),
             Self::Check { config, uuid, is_whole, own } => {
                 Ok(Output::Checked(by.check(&config, uuid, is_whole, &own)))

@@ -248,6 +248,20 @@ pub(crate) async fn network(
         .ok_or_else(|| Problem::not_found(format!("{name} is not a network here")))
 }
 
+pub(crate) async fn vdi(
+    State(shared): State<Arc<Shared>>,
+    Path(name): Path<String>,
+    Extension(caller): Extension<Caller>,
+    RawQuery(query): RawQuery,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
+    let fields = fields_of(&query.unwrap_or_default());
+    one(&shared.mirror_of(&caller.who.scope), &(Class::Vdi, name.clone()), &fields, &headers)
+        .ok_or_else(|| {
+            Problem::not_found(format!("{name} is not a VDI here; it is written SR:VDI"))
+        })
+}
+
 /// An object with its `ETag`; `None` if there is none.
 fn one(mirror: &Mirror, key: &Key, fields: &[String], headers: &HeaderMap) -> Option<Response> {
     mirror.read(|table| {
@@ -310,7 +324,7 @@ mod tests {
         let error = classes_of("class=cow").unwrap_err();
         assert_eq!(
             error.detail,
-            "\"cow\" is no class of objects; there are domain, vm, device, operation, sr, network, host"
+            "\"cow\" is no class of objects; there are domain, vm, device, operation, sr, vdi, network, host"
         );
         assert_eq!(decode("%ff%"), "\u{fffd}%");
     }

@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 
 use api::{
     Answer, DeviceObject, DomainObject, HostObject, NetworkObject, ObjectChange, OperationObject,
-    Reply, Request, SrRow, Trace, VmObject,
+    Reply, Request, SrRow, Trace, VdiRow, VmObject,
 };
 use axum::body::Body;
 use axum::http::{HeaderValue, header};
@@ -248,10 +248,11 @@ impl Document {
 
     fn add_objects(&mut self) {
         let vm = parameter("path", "vm", "A VM's UUID, name or domid.");
-        let lists: [(&str, &str, Schema); 5] = [
+        let lists: [(&str, &str, Schema); 6] = [
             ("/v1/vms", "All VMs, defined or running.", self.schema::<VmObject>()),
             ("/v1/domains", "Domains of other toolstacks.", self.schema::<DomainObject>()),
             ("/v1/srs", "All SRs.", self.schema::<SrRow>()),
+            ("/v1/vdis", "The VDIs of all SRs.", self.schema::<VdiRow>()),
             (
                 "/v1/networks",
                 "Networks that the host has, or that VMs are to be on.",
@@ -281,6 +282,14 @@ impl Document {
             "parameters": of_one(None),
         });
         self.add("get", "/v1/host", call, Some(json!(host)));
+        let vdi = parameter("path", "vdi", "SR:VDI.");
+        let one = self.schema::<VdiRow>();
+        let call = json!({
+            "summary": "A VDI.",
+            "description": "SRs are read every minute, and after each change made by this host.",
+            "parameters": of_one(Some(vdi)),
+        });
+        self.add("get", "/v1/vdis/{vdi}", call, Some(json!(one)));
         let network = parameter("path", "network", "A network's name.");
         let one = self.schema::<NetworkObject>();
         let call = json!({ "summary": "A network.", "parameters": of_one(Some(network.clone())) });

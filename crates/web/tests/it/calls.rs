@@ -186,6 +186,26 @@ fn objects_are_read_by_class_part_and_field() {
 }
 
 #[test]
+fn vdis_are_objects_and_whoever_has_made_one_sees_it() {
+    let web = Web::new();
+    let get = |path: &str| said(web.send("GET", path, Some(Role::Admin), &[], ""));
+    let ask = |body: Value| web.post("/v1/requests/storage", Role::Admin, &body.to_string()).0;
+    let before = get("/v1/vdis").1.as_array().unwrap().len();
+    assert_eq!(ask(json!({ "do": "vdi-create", "vdi": "files:new", "bytes": 1 << 20 })), 200);
+    let (_, vdi) = get("/v1/vdis/files:new?fields=sr,name,bytes,users");
+    let expected = json!({ "sr": "files", "name": "new", "bytes": 1 << 20, "users": [] });
+    assert_eq!(vdi, expected);
+    assert_eq!(get("/v1/vdis").1.as_array().unwrap().len(), before + 1);
+    let changes = get("/v1/objects?class=vdi").1;
+    let keys: Vec<_> = changes["changes"].as_array().unwrap().iter().map(|it| &it["key"]).collect();
+    assert!(keys.contains(&&json!("files:new")), "{keys:?}");
+    assert_eq!(ask(json!({ "do": "vdi-destroy", "vdi": "files:new" })), 200);
+    let missing = get("/v1/vdis/files:new");
+    let words = "files:new is not a VDI here; it is written SR:VDI";
+    assert_eq!((missing.0, detail(&missing)), (404, words));
+}
+
+#[test]
 fn what_has_not_changed_is_not_sent_again() {
     let web = Web::new();
     for path in ["/v1/vms", "/v1/vms/web-0", "/v1/networks", "/v1/networks/xenbr0"] {

@@ -10,13 +10,14 @@ use crate::served::{Folder, Web, detail, host_at, limited, said, token};
 use crate::xenapi::{call, code};
 
 /// What is read from the copy.
-const READS: [&str; 12] = [
+const READS: [&str; 13] = [
     "/v1/vms",
     "/v1/vms/web-0",
     "/v1/vms/web-0/devices",
     "/v1/domains",
     "/v1/srs",
     "/v1/host",
+    "/v1/vdis",
     "/v1/networks",
     "/v1/networks/xenbr0",
     "/v1/networks/xenbr0/interfaces",

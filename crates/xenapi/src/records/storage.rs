@@ -49,7 +49,7 @@ impl View<'_> {
         for (name, row) in &self.mirror.live.srs {
             self.sr_record(name, row, &mut records);
             let sr = self.sr(name);
-            let vdis = self.mirror.vdis.get(name);
+            let vdis = self.mirror.live.vdis.get(name);
             let snapshots = snapshots_of(sr, vdis);
             for vdi in vdis.into_iter().flat_map(|it| it.values()) {
                 let target = format!("{name}:{}", vdi.name);
@@ -72,7 +72,7 @@ impl View<'_> {
             let Some((sr, name)) = target.split_once(':') else { continue };
             let Some(vdi) = self.mirror.vdi(sr, name) else { continue };
             let uuid = self.sr(sr);
-            let vdis = self.mirror.vdis.get(sr);
+            let vdis = self.mirror.live.vdis.get(sr);
             let all = self.all_devices().filter(|(_, it)| target_of(it) == Some(target));
             let vbds: Vec<_> = all.map(|(vm, it)| device_uuid(vm, "vbd", it.devid)).collect();
             let all = vdis.into_iter().flat_map(|it| it.values());
@@ -103,7 +103,7 @@ impl View<'_> {
         let is_remote = matches!(row.kind.as_str(), "nfs" | "iscsi" | "nbd");
         draft.set("shared", is_remote);
         let vdis: Vec<_> =
-            self.mirror.vdis.get(name).into_iter().flat_map(|it| it.values()).collect();
+            self.mirror.live.vdis.get(name).into_iter().flat_map(|it| it.values()).collect();
         draft.point_all("VDIs", vdis.iter().map(|it| derived(uuid, "vdi", &it.name)));
         draft.point_all("PBDs", [pbd]);
         let space = self.mirror.spaces.get(name);
@@ -172,7 +172,7 @@ impl View<'_> {
 
     /// The SR and the name in it of a VDI.
     pub(crate) fn vdi_name(&self, uuid: Uuid) -> Option<(String, String)> {
-        self.mirror.vdis.iter().find_map(|(sr, vdis)| {
+        self.mirror.live.vdis.iter().find_map(|(sr, vdis)| {
             let of = self.sr(sr);
             let name = vdis.keys().find(|name| derived(of, "vdi", name) == uuid)?;
             Some((sr.clone(), name.clone()))

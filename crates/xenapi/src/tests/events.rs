@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use api::{Object, Role};
+use api::{Object, Role, VdiRow};
 use proptest::prelude::*;
 
 use super::{BASE, VM, World, change, disk, disk_change, operation, reference, vm, vm_change};
@@ -41,6 +41,41 @@ impl Follower {
         }
         events.len()
     }
+}
+
+#[test]
+fn vdis_come_and_go_with_the_live_model() {
+    let mut world = World::new(Role::Admin);
+    let mut client = Follower::default();
+    client.follow(&mut world);
+    let of = |client: &Follower, class: &str, field: &str| -> Vec<String> {
+        let of_class = client.known.iter().filter(|((it, _), _)| it == class);
+        let text = |it: &Value| match it {
+            Value::Record(record) => record.get(field)?.as_str().map(str::to_owned),
+            _ => None,
+        };
+        of_class.filter_map(|(_, it)| text(it)).collect()
+    };
+    let before = of(&client, "vbd", "VDI");
+    assert_ne!(before, ["OpaqueRef:NULL"]);
+    assert_eq!(before.len(), 1);
+    let new = VdiRow {
+        sr: "files".to_owned(),
+        name: "new".to_owned(),
+        bytes: 1 << 20,
+        ..VdiRow::default()
+    };
+    world.apply(vec![change("files:new", Object::Vdi(Some(new)))], false);
+    client.follow(&mut world);
+    let mut names = of(&client, "vdi", "name_label");
+    names.sort();
+    assert_eq!(names, ["new", "spare", "web"]);
+    for name in ["files:new", "files:web"] {
+        world.apply(vec![change(name, Object::Vdi(None))], false);
+    }
+    client.follow(&mut world);
+    assert_eq!(of(&client, "vdi", "name_label"), ["spare"]);
+    assert_eq!(of(&client, "vbd", "VDI"), ["OpaqueRef:NULL"], "its VDI is gone");
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use api::{
     DeviceObject, HostObject, NetworkObject, Object, ObjectChange, Objects, OperationObject,
-    Request, SrRow, StateChange, StateChanges, VmObject,
+    Request, SrRow, StateChange, StateChanges, VdiRow, VmObject,
 };
 
 use super::expect_reply;
@@ -214,7 +214,7 @@ impl Seen {
                 Some(format!("{name} ({})", change.key))
             }
             Object::Host(it) => it.as_ref().map(|it| it.name.clone()),
-            Object::Sr(_) | Object::Network(_) => Some(change.key.clone()),
+            Object::Sr(_) | Object::Vdi(_) | Object::Network(_) => Some(change.key.clone()),
         }
     }
 }
@@ -254,6 +254,7 @@ fn nothing(class: &str) -> Option<Object> {
         "domain" => Object::Domain(None),
         "operation" => Object::Operation(None),
         "sr" => Object::Sr(None),
+        "vdi" => Object::Vdi(None),
         "network" => Object::Network(None),
         "host" => Object::Host(None),
         _ => return None,
@@ -270,6 +271,7 @@ fn facts(object: &Object) -> (&'static str, Option<Facts>) {
         }
         Object::Operation(it) => ("operation", it.as_deref().map(operation)),
         Object::Sr(it) => ("sr", it.as_ref().map(sr)),
+        Object::Vdi(it) => ("vdi", it.as_ref().map(vdi)),
         Object::Network(it) => ("network", it.as_ref().map(network)),
         Object::Host(it) => ("host", it.as_deref().map(host)),
     }
@@ -312,6 +314,17 @@ fn operation(it: &OperationObject) -> Facts {
 fn sr(it: &SrRow) -> Facts {
     let state = it.problem.clone().unwrap_or_else(|| "in order".to_owned());
     vec![("", state), ("kind", it.kind.clone()), ("VDIs in use", it.in_use.to_string())]
+}
+
+fn vdi(it: &VdiRow) -> Facts {
+    let users = it.users.iter().map(|user| format!("{} ({})", user.owner, user.access));
+    let users: Vec<String> = users.collect();
+    vec![
+        ("bytes", it.bytes.to_string()),
+        ("used", it.used_bytes.map_or(String::new(), |bytes| bytes.to_string())),
+        ("snapshot of", it.snapshot_of.clone().unwrap_or_default()),
+        ("users", users.join(" ")),
+    ]
 }
 
 fn network(it: &NetworkObject) -> Facts {

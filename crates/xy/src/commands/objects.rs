@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use api::{
     DeviceObject, HostObject, NetworkObject, Object, ObjectChange, Objects, OperationObject,
-    Request, VmObject,
+    Request, VdiRow, VmObject,
 };
 
 use super::expect_reply;
@@ -92,6 +92,7 @@ fn line(change: &ObjectChange, names: &Names) -> String {
                 None => format!("{}, {} VDIs in use", it.kind, it.in_use),
             }),
         ),
+        Object::Vdi(it) => ("vdi", it.as_ref().map(vdi)),
         Object::Operation(it) => ("operation", it.as_deref().map(operation)),
         Object::Network(it) => ("network", it.as_ref().map(network)),
         Object::Host(it) => ("host", it.as_deref().map(host)),
@@ -118,6 +119,14 @@ fn device(it: &DeviceObject) -> String {
     let operation = it.operation.map(|id| format!(" by operation {id}")).unwrap_or_default();
     let config = if it.config.is_empty() { String::new() } else { format!(", {}", it.config) };
     format!("{name}{}{operation}{config}", it.state)
+}
+
+fn vdi(it: &VdiRow) -> String {
+    let mut parts = vec![format!("{} bytes", it.bytes)];
+    parts.extend(it.used_bytes.map(|bytes| format!("{bytes} used")));
+    parts.extend(it.snapshot_of.as_ref().map(|of| format!("snapshot of {of}")));
+    parts.extend(it.users.iter().map(|user| format!("{} by {}", user.access, user.owner)));
+    parts.join(", ")
 }
 
 fn network(it: &NetworkObject) -> String {
