@@ -57,14 +57,14 @@ const PROGRAMS: &str = "programs";
 /// are the longest way, beside all the rest.
 pub(super) const STEPS: &[Step] = &[
     step("format", Load::OneCpu, 2, format),
-    step(PROGRAMS, Load::OneCpu, 400, programs),
-    step("the page", Load::OneCpu, 60, web::page),
+    step(PROGRAMS, Load::OneCpu, 700, programs),
+    step("the page", Load::OneCpu, 80, web::page),
     step("tidy", Load::OneCpu, 3, || crate::tidy::main().and_then(ensure_success)),
     step("tests of the guest's protocols", Load::OneCpu, 10, || {
         run_cargo_in("guest/proto", &["test", "--quiet", "--config", "build.rustflags=[]"])
     }),
-    built("lab: Xylem's store", Load::Lab, 600, || scenarios::run(scenarios::ON_XYLEM)),
-    built("lab: from Xen's store", Load::Lab, 120, || scenarios::run(scenarios::ON_C)),
+    built("lab: Xylem's store", Load::Lab, 670, || scenarios::run(scenarios::ON_XYLEM)),
+    built("lab: from Xen's store", Load::Lab, 230, || scenarios::run(scenarios::ON_C)),
     built("lab: Xen 4.20", Load::Lab, 60, || {
         // Its packages come from another suite, which this machine's mirror may lack.
         if let Err(error) = lab::image(Series::Xen4_20) {
@@ -73,14 +73,14 @@ pub(super) const STEPS: &[Step] = &[
         }
         scenarios::run(scenarios::ON_XEN_4_20)
     }),
-    built("tests", Load::OneCpu, 400, tests),
-    built("lints", Load::OneCpu, 150, lints),
-    built("layouts against newer headers", Load::OneCpu, 20, || {
+    built("tests", Load::OneCpu, 1000, tests),
+    built("lints", Load::OneCpu, 380, lints),
+    built("layouts against newer headers", Load::OneCpu, 200, || {
         crate::layouts::main().and_then(ensure_success)
     }),
-    step("store: fuzzing", Load::OneCpu, 400, || crate::fuzz::run_all(FUZZ)),
-    built("the page in a browser", Load::OneCpu, 120, web::browser),
-    built("remote clients that others wrote", Load::OneCpu, 60, web::clients),
+    step("store: fuzzing", Load::OneCpu, 530, || crate::fuzz::run_all(FUZZ)),
+    built("the page in a browser", Load::OneCpu, 240, web::browser),
+    built("remote clients that others wrote", Load::OneCpu, 110, web::clients),
     // By itself `cargo xtask churn` tries three times as many hosts.
     built("24 hours of a host's life, with trouble", Load::OneCpu, 60, || {
         crate::churn::run(&["--seeds", "1,2"].map(str::to_owned))
