@@ -201,10 +201,11 @@ impl Daemon for SimDaemon {
         device: &str,
         how: Passing,
     ) -> Result<(), String> {
-        let none = || format!("{device} is a device of a simulated host, which has no bytes");
-        let file = self.disks.as_ref().ok_or_else(none)?.join(vdi);
+        // Whatever comes of it, its other end must not wait.
         let gone = "the connection that came with the request is gone";
         let ends = self.consoles.take(channel).ok_or(gone)?;
+        let none = || format!("{device} is a device of a simulated host, which has no bytes");
+        let file = self.disks.as_ref().ok_or_else(none)?.join(vdi);
         local_door::pass_disk(&local_door::open_disk(&file, how)?, ends, how)
     }
 
