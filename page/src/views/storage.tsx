@@ -38,14 +38,15 @@ function OneSr(props: { name: string }) {
     const rows = await request<Sr[]>('storage', { do: 'sr-info', name: props.name }, 'srs', signal);
     return rows[0];
   }, 15000);
-  const sr = createMemo(() => info.value() ?? srs().find((it) => it.name === props.name));
+  const told = createMemo(() => srs().find((it) => it.name === props.name));
+  const sr = createMemo(() => info.value() ?? told());
   return (
     <section class="card" aria-label={props.name}>
       <div class="meter-line">
         <strong>{props.name}</strong>
         <span class="muted">{sr()?.kind}</span>
       </div>
-      <Show when={info.error() ?? sr()?.problem}>{(words) => <Problem>{words()}</Problem>}</Show>
+      <Show when={info.error() ?? told()?.problem}>{(words) => <Problem>{words()}</Problem>}</Show>
       <Show when={info.value()} fallback={info.isLoading() ? <Loading what="its space" /> : null}>
         {(it) => {
           const used = () => (it().bytes ?? 0) - (it().free_bytes ?? 0);

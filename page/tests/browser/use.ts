@@ -92,6 +92,8 @@ export async function useIt(page: Page, faults: Faults): Promise<void> {
     await page.getByRole('button', { name: 'Attach', exact: true }).click();
     await rows.nth(before).locator('.state[data-state=attached]').waitFor({ timeout: 10000 });
     await rows.nth(before).getByRole('button', { name: /^Detach/ }).click();
+    // The list is read anew meanwhile, and the question stays.
+    await page.waitForTimeout(5000);
     await page.locator('dialog[open]').getByRole('button', { name: 'Detach' }).click();
     await rows.nth(before).waitFor({ state: 'detached', timeout: 10000 });
     await page.getByLabel('What to attach').selectOption('disk');

@@ -1,15 +1,15 @@
-import { For, Show, createMemo, createSignal } from 'solid-js';
+import { Index, Show, createMemo, createSignal } from 'solid-js';
 import { request } from '../../api/client';
 import { model } from '../../api/live';
 import { poll } from '../../api/polled';
 import { may } from '../../api/session';
 import { deviceLines } from '../../model/devices';
 import { devicesOf } from '../../model/store';
-import type { BlockRow, NetworkRow, Vm } from '../../model/types';
+import type { BlockRow, Device, NetworkRow, Vm } from '../../model/types';
 import { link } from '../../router';
 import { Empty, Problem } from '../../ui/notice';
 import { State } from '../../ui/state';
-import { Attach, Detach, canDetach } from './plug';
+import { Attach, Detach, DetachButton, canDetach } from './plug';
 
 export function Devices(props: { vm: Vm }) {
   const devices = createMemo(() => devicesOf(model('device'), props.vm.uuid));
@@ -28,6 +28,8 @@ export function Devices(props: { vm: Vm }) {
     return deviceLines(devices(), known?.blocks ?? [], known?.networks ?? []);
   });
   const [error, setError] = createSignal<string | null>(null);
+  // Not in its row: rows come and go while somebody reads the question.
+  const [asked, setAsked] = createSignal<Device | null>(null);
   const canPlug = (): boolean => may('admin') && props.vm.domid !== null;
   return (
     <section class="section" aria-labelledby="devices-title">
@@ -55,38 +57,41 @@ export function Devices(props: { vm: Vm }) {
               </tr>
             </thead>
             <tbody>
-              <For each={lines()}>
+              <Index each={lines()}>
                 {(line) => (
                   <tr>
-                    <td>{line.device.kind}</td>
-                    <td class="num">{line.device.devid}</td>
-                    <td>{line.device.name ?? '–'}</td>
+                    <td>{line().device.kind}</td>
+                    <td class="num">{line().device.devid}</td>
+                    <td>{line().device.name ?? '–'}</td>
                     <td class="wrap">
-                      <code>{line.device.config}</code>
+                      <code>{line().device.config}</code>
                     </td>
                     <td>
-                      <State state={line.device.state} />
+                      <State state={line().device.state} />
                     </td>
-                    <td>{line.frontend}</td>
-                    <td>{line.backend}</td>
+                    <td>{line().frontend}</td>
+                    <td>{line().backend}</td>
                     <td>
-                      <Show when={line.device.operation} fallback="–">
+                      <Show when={line().device.operation} fallback="–">
                         {(id) => <a href={link('operations', String(id()))}>{id()}</a>}
                       </Show>
                     </td>
                     <Show when={canPlug()}>
                       <td class="num">
-                        <Show when={canDetach(line.device)}>
-                          <Detach vm={props.vm} device={line.device} onError={setError} />
+                        <Show when={canDetach(line().device)}>
+                          <DetachButton device={line().device} onAsk={setAsked} />
                         </Show>
                       </td>
                     </Show>
                   </tr>
                 )}
-              </For>
+              </Index>
             </tbody>
           </table>
         </div>
+      </Show>
+      <Show when={asked()} keyed>
+        {(device) => <Detach vm={props.vm} device={device} onError={setError} onClose={() => setAsked(null)} />}
       </Show>
       <Show when={error()}>{(words) => <Problem>{words()}</Problem>}</Show>
       <Show when={canPlug()}>

@@ -64,9 +64,20 @@ export function canDetach(device: Device): boolean {
   return (device.kind === 'vbd' || device.kind === 'vif') && device.state === 'attached';
 }
 
-export function Detach(props: { vm: Vm; device: Device; onError: (words: string | null) => void }) {
-  const [isAsked, setAsked] = createSignal(false);
-  const name = (): string => props.device.name ?? `${props.device.kind} ${props.device.devid}`;
+function nameOf(device: Device): string {
+  return device.name ?? `${device.kind} ${device.devid}`;
+}
+
+export function DetachButton(props: { device: Device; onAsk: (device: Device) => void }) {
+  return (
+    <button type="button" class="button small" aria-label={`Detach ${nameOf(props.device)}`} onClick={() => props.onAsk(props.device)}>
+      Detach
+    </button>
+  );
+}
+
+/** Asks first. */
+export function Detach(props: { vm: Vm; device: Device; onError: (words: string | null) => void; onClose: () => void }) {
   const run = (): void => {
     props.onError(null);
     const target = props.vm.uuid;
@@ -78,19 +89,12 @@ export function Detach(props: { vm: Vm; device: Device; onError: (words: string 
     done.catch((thrown: unknown) => props.onError(wordsOf(thrown)));
   };
   return (
-    <>
-      <button type="button" class="button small" aria-label={`Detach ${name()}`} onClick={() => setAsked(true)}>
-        Detach
-      </button>
-      <Show when={isAsked()}>
-        <Dialog title={`Detach ${name()} from ${props.vm.name}?`} yes="Detach" isDanger onYes={run} onClose={() => setAsked(false)}>
-          <p>
-            {props.device.kind === 'vbd'
-              ? 'The guest is asked to let go of the disk. Unmount it there first: what was not written to it is lost. The disk itself stays.'
-              : 'The guest loses this interface, and its connections over it end.'}
-          </p>
-        </Dialog>
-      </Show>
-    </>
+    <Dialog title={`Detach ${nameOf(props.device)} from ${props.vm.name}?`} yes="Detach" isDanger onYes={run} onClose={props.onClose}>
+      <p>
+        {props.device.kind === 'vbd'
+          ? 'The guest is asked to let go of the disk. Unmount it there first: what was not written to it is lost. The disk itself stays.'
+          : 'The guest loses this interface, and its connections over it end.'}
+      </p>
+    </Dialog>
   );
 }
