@@ -81,7 +81,7 @@ impl Listed {
     fn users(&mut self) -> Result<&Users> {
         let users = match self.users.take() {
             Some(users) => users,
-            None => users(&mut Repositories::new(&mut *self.system))?,
+            None => Repositories::new(&mut *self.system).users()?,
         };
         Ok(self.users.insert(users))
     }
@@ -196,7 +196,7 @@ impl Service<'_> {
 
     fn sr_info(&self, srs: &mut Repositories<'_>, name: &str) -> Result<Reply> {
         let _permit = self.permit(name, SrRequest::Scan, None)?;
-        let row = sr_row(srs.get(name)?, &users(srs)?);
+        let row = sr_row(srs.get(name)?, &srs.users()?);
         let space = srs.space(name)?;
         let row = SrRow {
             vdis: Some(srs.scan(name)?.len() as u64),
@@ -213,7 +213,7 @@ impl Service<'_> {
         } else {
             names
         };
-        let mut users = users(srs)?;
+        let mut users = srs.users()?;
         let mut list = VdiList::default();
         for sr in names {
             // A missing SR is reported by the scan.
@@ -278,14 +278,6 @@ fn image_list(srs: &mut Repositories<'_>) -> Result<Reply> {
     Ok(Reply::Images(srs.images()?.into_iter().map(row).collect()))
 }
 
-fn users(srs: &mut Repositories<'_>) -> Result<Users> {
-    let mut users = Users::new();
-    for it in srs.in_use()? {
-        users.entry(it.name.clone()).or_default().push(it);
-    }
-    Ok(users)
-}
-
 fn sr_row(sr: Repository, users: &Users) -> SrRow {
     let in_use = users.keys().filter(|vdi| vdi.sr() == sr.name).count() as u64;
     let Repository { name, kind, config } = sr;
@@ -293,7 +285,7 @@ fn sr_row(sr: Repository, users: &Users) -> SrRow {
 }
 
 fn sr_list(srs: &mut Repositories<'_>) -> Result<Reply> {
-    let users = users(srs)?;
+    let users = srs.users()?;
     Ok(Reply::Srs(srs.list()?.into_iter().map(|sr| sr_row(sr, &users)).collect()))
 }
 

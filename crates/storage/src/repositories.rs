@@ -691,6 +691,18 @@ impl<'a> Repositories<'a> {
         }
         Ok(all)
     }
+
+    /// The same, by VDI.
+    ///
+    /// # Errors
+    /// A file cannot be read.
+    pub fn users(&mut self) -> Result<BTreeMap<VdiName, Vec<InUse>>> {
+        let mut users: BTreeMap<VdiName, Vec<InUse>> = BTreeMap::new();
+        for it in self.in_use()? {
+            users.entry(it.name.clone()).or_default().push(it);
+        }
+        Ok(users)
+    }
 }
 
 fn check_size(name: &VdiName, bytes: u64) -> Result<()> {

@@ -6,7 +6,7 @@ use storage::VdiName;
 use xen::Uuid;
 
 use super::{Action, ClientId, Instant, OperationId, Reply, Toolstack};
-use crate::config::VmConfig;
+use crate::config::{DiskConfig, VmConfig};
 use crate::scheduler::{Ask, Priority, SrRequest, Ticket};
 use crate::steps::{Permit, StorageOf};
 
@@ -93,17 +93,24 @@ pub(super) fn ask_for(vm: Uuid, config: &VmConfig, permit: Permit, priority: Pri
 }
 
 /// The storage of a disk, for its limit: its SR, or the folder or volume group of its path.
-pub(super) fn storage_of_disk(config: &VmConfig, devid: u32) -> Option<Arc<str>> {
-    if let Some(vdi) = vdi_of_disk(config, devid) {
-        return Some(Arc::from(vdi.sr()));
+fn storage_of_disk(config: &VmConfig, devid: u32) -> Option<Arc<str>> {
+    let disk = disk_at(config, devid)?;
+    match vdi_of(disk) {
+        Some(vdi) => Some(Arc::from(vdi.sr())),
+        None => folder(&disk.target),
     }
-    let disk = config.disks.iter().find(|disk| disk.vdev.number == devid)?;
-    folder(&disk.target)
 }
 
 /// The VDI of a disk that is one of an SR.
 pub(super) fn vdi_of_disk(config: &VmConfig, devid: u32) -> Option<VdiName> {
-    let disk = config.disks.iter().find(|disk| disk.vdev.number == devid)?;
+    vdi_of(disk_at(config, devid)?)
+}
+
+fn disk_at(config: &VmConfig, devid: u32) -> Option<&DiskConfig> {
+    config.disks.iter().find(|disk| disk.vdev.number == devid)
+}
+
+fn vdi_of(disk: &DiskConfig) -> Option<VdiName> {
     VdiName::parse(&disk.target).filter(|_| disk.is_attached_first())
 }
 

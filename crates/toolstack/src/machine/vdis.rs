@@ -11,7 +11,7 @@ use storage::{Vdi, VdiName};
 
 use super::around::PATIENCE_NS;
 use super::live::{Classes, ObjectClass, ObjectKey};
-use super::permits::{Item, SrChange, storage_of_disk, vdi_of_disk};
+use super::permits::{Item, SrChange, vdi_of_disk};
 use super::{Action, Instant, Purpose, Toolstack};
 use crate::config::VmConfig;
 use crate::scheduler::{Ask, SrRequest, Ticket};
@@ -32,8 +32,6 @@ struct Contents {
     reading: Option<Reading>,
     /// After each of our changes they are read at once, but so that an SR does not spend its time with that.
     rests_until: Instant,
-    /// They may have changed while somebody reads them.
-    is_outdated: bool,
     problem: Option<Arc<str>>,
 }
 
@@ -43,6 +41,8 @@ struct Reading {
     since: Instant,
     /// Another one's result is of an SR that had the same name.
     ticket: Ticket,
+    /// What it holds may have changed meanwhile.
+    is_outdated: bool,
 }
 
 /// What the SRs hold.
@@ -105,7 +105,7 @@ impl SrContents {
 impl Contents {
     fn may_differ(&mut self) {
         self.read_at = None;
-        self.is_outdated = self.reading.is_some();
+        self.reading.iter_mut().for_each(|it| it.is_outdated = true);
     }
 
     /// When it is to be read again, unless somebody does.
@@ -147,17 +147,21 @@ impl Toolstack {
     /// Notes what a step has done to storage: even if it has failed, it may have changed who uses a VDI, or which there are.
     pub(super) fn note_storage(&mut self, step: Step, config: &VmConfig) {
         if let Some(Permit { storage: StorageOf::Disk(devid), .. }) = step.info().permit {
-            storage_of_disk(config, devid).into_iter().for_each(|sr| self.live.touch_sr(sr));
-            if let Some(name) = vdi_of_disk(config, devid)
-                && self.contents.vdi(&name).is_some()
-            {
-                self.live.set(ObjectKey::Vdi(name), true);
-            }
+            self.touch_vdi(vdi_of_disk(config, devid));
         }
         if step.changes_vdis() {
             for name in config.disks.iter().filter_map(|disk| VdiName::parse(&disk.target)) {
                 self.contents.srs.get_mut(name.sr()).into_iter().for_each(Contents::may_differ);
             }
+        }
+    }
+
+    /// A VDI has another user now, or one less; its SR counts them.
+    fn touch_vdi(&mut self, name: Option<VdiName>) {
+        let Some(name) = name else { return };
+        self.live.touch_sr(Arc::from(name.sr()));
+        if self.contents.vdi(&name).is_some() {
+            self.live.set(ObjectKey::Vdi(name), true);
         }
     }
 
@@ -181,8 +185,7 @@ impl Toolstack {
             let ask = Ask::for_sr(sr, SrRequest::Scan);
             let ticket = self.scheduler.put(ask, Item::Read(Arc::clone(sr)));
             let contents = self.contents.srs.get_mut(sr).expect("it is due");
-            contents.reading = Some(Reading { since: now, ticket });
-            contents.is_outdated = false;
+            contents.reading = Some(Reading { since: now, ticket, is_outdated: false });
         }
         if !due.is_empty() {
             self.dispatch(now, out);
@@ -207,7 +210,7 @@ impl Toolstack {
         if let Some(contents) = self.contents.srs.get_mut(&sr)
             && let Some(reading) = contents.reading.take_if(|it| it.ticket == ticket)
         {
-            contents.read_at = (!contents.is_outdated).then_some(now);
+            contents.read_at = (!reading.is_outdated).then_some(now);
             let rest = now.0.saturating_sub(reading.since.0).saturating_mul(REST);
             contents.rests_until = Instant(now.0.saturating_add(rest));
             let (readings, problem) = match result {

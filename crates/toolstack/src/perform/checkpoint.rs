@@ -8,11 +8,7 @@
 //! any other the snapshots that the mark names are destroyed. Marks and files are durable, so that
 //! this holds after a crash of the host too.
 
-use std::collections::BTreeMap;
-
-use storage::{
-    HostError, InUse, Lock, PARTIAL_PREFIX, PreparedSnapshots, Repositories, Vdi, VdiName,
-};
+use storage::{HostError, Lock, PARTIAL_PREFIX, PreparedSnapshots, Repositories, VdiName};
 use xen::{Hypervisor, Uuid};
 use xenstore::client::Transport;
 
@@ -24,7 +20,7 @@ use crate::checkpoint::{
 use crate::config::VmConfig;
 use crate::host::Host;
 use crate::saved::{FileFormat, SaveEnd, SaveStage, SavedFile, Saving};
-use crate::work::{Failure, SrReading, VdiReading, WorkMonitor, loop_tag};
+use crate::work::{Failure, WorkMonitor, loop_tag};
 
 #[expect(clippy::needless_pass_by_value, reason = "map_err gives it")]
 fn told(error: storage::StorageError) -> Failure {
@@ -34,26 +30,6 @@ fn told(error: storage::StorageError) -> Failure {
 impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
     fn repositories(&mut self) -> Repositories<'_> {
         Repositories::new(self.host.system())
-    }
-
-    /// What an SR holds.
-    pub(super) fn read_sr(&mut self, sr: &str) -> Result<SrReading, Failure> {
-        let mut srs = self.repositories();
-        let vdis = srs.scan(sr).map_err(told)?;
-        let mut users: BTreeMap<VdiName, Vec<InUse>> = BTreeMap::new();
-        for it in srs.in_use().map_err(told)? {
-            users.entry(it.name.clone()).or_default().push(it);
-        }
-        let reading = |vdi: Vdi| {
-            // Names that we do not take are no VDIs of ours.
-            let name = VdiName::new(sr, &vdi.name).ok()?;
-            let users = users.remove(&name).unwrap_or_default();
-            Some((name, VdiReading { vdi, users }))
-        };
-        let vdis = vdis.into_iter().filter_map(reading).collect();
-        let troubles = srs.troubles(sr).unwrap_or_default();
-        let problem = (!troubles.is_empty()).then(|| troubles.join("; "));
-        Ok(SrReading { vdis, problem })
     }
 
     /// Changes of a VM's checkpoints are serialised.

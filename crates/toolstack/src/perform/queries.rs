@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use storage::{Repositories, StorageError, Vdi, VdiName};
 use xen::{DomId, DomainInfo, DomainRef, Errno, HvmParam, Hypervisor, Trigger, Uuid, VersionInfo};
 use xenstore::client::{Batch, Client, Nodes as _, Transport};
 
@@ -19,8 +20,8 @@ use crate::machine::{Fallback, ShutdownRequest};
 use crate::network;
 use crate::tuning::SchedQuestion;
 use crate::work::{
-    Failure, HostInfo, IdentityCheck, Output, Survey, VcpuReading, VcpuReadings, WorkClass,
-    WorkInfo,
+    Failure, HostInfo, IdentityCheck, Output, SrReading, Survey, VcpuReading, VcpuReadings,
+    VdiReading, WorkClass, WorkInfo,
 };
 use crate::xen_host::HostAsk;
 
@@ -321,6 +322,24 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
             dom0_vcpus: dom0.vcpus_online,
             booted_unix_ms: self.host.booted_unix_ms(),
         }))
+    }
+
+    /// What an SR holds.
+    fn read_sr(&mut self, sr: &str) -> Result<SrReading, Failure> {
+        let told = |error: StorageError| Failure(error.to_string());
+        let mut srs = Repositories::new(self.host.system());
+        let vdis = srs.scan(sr).map_err(told)?;
+        let mut users = srs.users().map_err(told)?;
+        let reading = |vdi: Vdi| {
+            // Names that we do not take are no VDIs of ours.
+            let name = VdiName::new(sr, &vdi.name).ok()?;
+            let users = users.remove(&name).unwrap_or_default();
+            Some((name, VdiReading { vdi, users }))
+        };
+        let vdis = vdis.into_iter().filter_map(reading).collect();
+        let troubles = srs.troubles(sr).unwrap_or_default();
+        let problem = (!troubles.is_empty()).then(|| troubles.join("; "));
+        Ok(SrReading { vdis, problem })
     }
 
     pub(super) fn survey(&mut self, known: &BTreeMap<DomId, Uuid>) -> Result<Survey, Failure> {
