@@ -14,17 +14,10 @@ use toolstack::{
 use xen::Uuid;
 
 use crate::storage;
-use crate::support::{Lab, linux, unikernel};
+use crate::support::{Lab, linux, objects, unikernel};
 
 fn read(cursor: Option<Cursor>, classes: Classes, waits: bool) -> Request {
     Request::Objects { cursor, classes, waits }
-}
-
-fn objects(reply: Reply) -> Objects {
-    match reply {
-        Reply::Objects(objects) => *objects,
-        other => panic!("{other:?}"),
-    }
 }
 
 /// What the daemon says at once, without anything else happening.

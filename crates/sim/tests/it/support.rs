@@ -1,8 +1,14 @@
 //! A host with a daemon on it, ready for VMs.
 
+use std::collections::BTreeMap;
+
+use live::Cursor;
 use sim::{Daemon, Faults, HostConfig, MachineConfig, Release, SimHost, Snapshot, Time};
 use toolstack::plan::Start;
-use toolstack::{ClientId, Reply, ReplyWhen, Request, ShutdownRequest, VmState, xlcfg};
+use toolstack::{
+    Classes, ClientId, ObjectChange, ObjectClass, Objects, Reply, ReplyWhen, Request,
+    ShutdownRequest, VmState, xlcfg,
+};
 use xen::{DomId, Uuid};
 
 /// Virtual time that an operation may take at most, in nanoseconds.
@@ -155,4 +161,55 @@ pub(crate) fn with_faults(plan: impl FnOnce(&mut Faults)) -> HostConfig {
     let mut faults = Faults::default();
     plan(&mut faults);
     HostConfig { faults, ..HostConfig::default() }
+}
+
+pub(crate) fn objects(reply: Reply) -> Objects {
+    match reply {
+        Reply::Objects(objects) => *objects,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Knows the objects of one class by what it was told, each as a line.
+pub(crate) struct Follower {
+    class: ObjectClass,
+    /// An object's name and what it is like, unless it is gone.
+    shown: fn(&ObjectChange) -> (String, Option<String>),
+    cursor: Option<Cursor>,
+    known: BTreeMap<String, String>,
+}
+
+impl Follower {
+    pub(crate) fn new(
+        class: ObjectClass,
+        shown: fn(&ObjectChange) -> (String, Option<String>),
+    ) -> Self {
+        Self { class, shown, cursor: None, known: BTreeMap::new() }
+    }
+
+    fn request(&self, waits: bool) -> Request {
+        let classes = Classes::from([self.class]);
+        Request::Objects { cursor: self.cursor, classes, waits }
+    }
+
+    pub(crate) fn read(&mut self, lab: &mut Lab) -> String {
+        let reply = lab.ask(self.request(false));
+        self.take(&objects(reply))
+    }
+
+    pub(crate) fn begin_to_wait(&self, lab: &mut Lab) -> ClientId {
+        lab.daemon.request(self.request(true)).unwrap()
+    }
+
+    pub(crate) fn take(&mut self, told: &Objects) -> String {
+        self.cursor = Some(told.next);
+        for change in &told.items {
+            match (self.shown)(change) {
+                (name, Some(it)) => self.known.insert(name, it),
+                (name, None) => self.known.remove(&name),
+            };
+        }
+        let lines: Vec<_> = self.known.iter().map(|(name, it)| format!("{name}: {it}")).collect();
+        lines.join("\n")
+    }
 }

@@ -1,18 +1,13 @@
 //! Networks and the host as objects: what the host has, what VMs want of it, and who looks when.
 
-use std::collections::BTreeMap;
-
-use live::Cursor;
-use sim::Time;
 use toolstack::layout::{DeviceKind, DeviceRef};
 use toolstack::plan::Unplug;
 use toolstack::{
-    Classes, ClientId, Device, NetworkObject, Object, ObjectClass, ObjectKey, Objects, Reply,
-    Request, xlcfg,
+    Classes, Device, NetworkObject, Object, ObjectClass, ObjectKey, Objects, Request, xlcfg,
 };
 use xen::Uuid;
 
-use crate::support::{Lab, linux};
+use crate::support::{Follower, Lab, linux, objects};
 
 const EVERY_NS: u64 = 5_000_000_000;
 
@@ -22,61 +17,21 @@ fn lab(seed: u64) -> Lab {
     lab
 }
 
-fn objects(reply: Reply) -> Objects {
-    match reply {
-        Reply::Objects(objects) => *objects,
-        other => panic!("{other:?}"),
-    }
-}
-
 fn shown(it: &NetworkObject) -> String {
     let there = it.host.as_ref().map(|it| format!("{:?} {}", it.mtu, it.ports.join(",")));
     let there = there.as_deref().unwrap_or("not there").trim_end();
     format!("{}, {there}, {} of VMs", it.kind.as_str(), it.interfaces)
 }
 
-/// Knows the networks by what it was told.
-#[derive(Default)]
-struct Follower {
-    cursor: Option<Cursor>,
-    known: BTreeMap<String, String>,
-}
-
-impl Follower {
-    fn request(&self, waits: bool) -> Request {
-        let classes = Classes::from([ObjectClass::Network]);
-        Request::Objects { cursor: self.cursor, classes, waits }
-    }
-
-    fn read(&mut self, lab: &mut Lab) -> String {
-        let reply = lab.ask(self.request(false));
-        self.take(&objects(reply))
-    }
-
-    fn begin_to_wait(&self, lab: &mut Lab) -> ClientId {
-        lab.daemon.request(self.request(true)).unwrap()
-    }
-
-    fn take(&mut self, told: &Objects) -> String {
-        self.cursor = Some(told.next);
-        for change in &told.items {
-            let ObjectKey::Network(name) = &change.key else { panic!("{change:?}") };
-            match change.object.as_deref() {
-                Some(Object::Network(it)) => self.known.insert(name.to_string(), shown(it)),
-                Some(other) => panic!("{other:?}"),
-                None => self.known.remove(&**name),
-            };
-        }
-        let lines: Vec<_> = self.known.iter().map(|(name, it)| format!("{name}: {it}")).collect();
-        lines.join("\n")
-    }
-}
-
-/// Lets so much time pass, while somebody may follow.
-fn pass(lab: &mut Lab, ns: u64) {
-    let until = Time(lab.host.now().0 + ns);
-    while lab.daemon.step(until).unwrap() {}
-    lab.host.sleep_until(until);
+fn follower() -> Follower {
+    Follower::new(ObjectClass::Network, |change| {
+        let ObjectKey::Network(name) = &change.key else { panic!("{change:?}") };
+        let text = change.object.as_deref().map(|it| match it {
+            Object::Network(it) => shown(it),
+            other => panic!("{other:?}"),
+        });
+        (name.to_string(), text)
+    })
 }
 
 fn looks(lab: &Lab) -> u64 {
@@ -92,7 +47,7 @@ fn networks_are_those_of_the_host_and_those_that_vms_want() {
     os.add_port("eno1", "xenbr0");
     os.add_bridge("inside");
     os.add_switch("ovs0");
-    let mut follower = Follower::default();
+    let mut follower = follower();
     let expected = "inside: bridge, Some(1500), 0 of VMs\n\
          ovs0: openvswitch, None, 0 of VMs\n\
          xenbr0: bridge, Some(1500) eno1, 0 of VMs";
@@ -120,7 +75,7 @@ fn networks_are_those_of_the_host_and_those_that_vms_want() {
     // What goes is told.
     lab.ask(Request::Undefine { target: "other".to_owned() });
     lab.host.os().remove_bridge("inside");
-    pass(&mut lab, EVERY_NS);
+    lab.pass(EVERY_NS);
     let expected = "ovs0: openvswitch, None, 0 of VMs\nxenbr0: bridge, Some(1500) eno1, 1 of VMs";
     assert_eq!(follower.read(&mut lab), expected);
 }
@@ -129,7 +84,7 @@ fn networks_are_those_of_the_host_and_those_that_vms_want() {
 fn an_interface_is_counted_from_when_it_comes_until_it_is_gone() {
     let mut lab = lab(2);
     lab.create(&linux("web", "pv", "normal")).unwrap();
-    let mut follower = Follower::default();
+    let mut follower = follower();
     follower.read(&mut lab);
     let vif = Device::Vif(xlcfg::parse_vif("bridge=xenbr0", 1).unwrap());
     let plug = Request::Plug { target: "web".to_owned(), device: Box::new(vif) };
@@ -153,18 +108,18 @@ fn the_host_is_looked_at_only_for_those_who_follow_it_and_not_too_often() {
     lab.create(&linux("web", "pv", "normal")).unwrap();
     lab.settle();
     let before = looks(&lab);
-    pass(&mut lab, 60 * 1_000_000_000);
+    lab.pass(60 * 1_000_000_000);
     assert_eq!(looks(&lab), before, "nobody follows");
     let vms = Classes::from([ObjectClass::Vm]);
     let first =
         objects(lab.ask(Request::Objects { cursor: None, classes: vms.clone(), waits: true }));
     let request = Request::Objects { cursor: Some(first.next), classes: vms, waits: true };
     lab.daemon.request(request).unwrap();
-    pass(&mut lab, 60 * 1_000_000_000);
+    lab.pass(60 * 1_000_000_000);
     assert_eq!(looks(&lab), before, "whoever follows VMs needs no look");
     let mut crowd = Vec::new();
     for _ in 0..20 {
-        let mut follower = Follower::default();
+        let mut follower = follower();
         follower.read(&mut lab);
         crowd.push(follower);
     }
@@ -172,7 +127,7 @@ fn the_host_is_looked_at_only_for_those_who_follow_it_and_not_too_often() {
     for follower in &crowd {
         follower.begin_to_wait(&mut lab);
     }
-    pass(&mut lab, 60 * 1_000_000_000);
+    lab.pass(60 * 1_000_000_000);
     let made = looks(&lab) - before - 1;
     assert!((11..=13).contains(&made), "{made} looks in a minute");
 }
@@ -180,14 +135,14 @@ fn the_host_is_looked_at_only_for_those_who_follow_it_and_not_too_often() {
 #[test]
 fn a_reader_that_has_gone_does_not_have_the_host_looked_at_forever() {
     let mut lab = lab(5);
-    let mut follower = Follower::default();
+    let mut follower = follower();
     follower.read(&mut lab);
     let waiting = follower.begin_to_wait(&mut lab);
-    pass(&mut lab, 70 * 1_000_000_000);
+    lab.pass(70 * 1_000_000_000);
     let told = objects(lab.daemon.take_reply(waiting).expect("it would ask again"));
     assert!(told.items.is_empty() && told.is_last && !told.starts_again, "{told:?}");
     let made = looks(&lab);
-    pass(&mut lab, 70 * 1_000_000_000);
+    lab.pass(70 * 1_000_000_000);
     assert_eq!(looks(&lab), made);
 }
 

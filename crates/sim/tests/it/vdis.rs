@@ -2,18 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use live::Cursor;
-use sim::Time;
 use storage::{HostError, Kind, Repositories, VdiName};
-use toolstack::{
-    Classes, ClientId, Object, ObjectClass, ObjectKey, Objects, PermitRequest, Reply, Request,
-    SrChange,
-};
-
+use toolstack::{Classes, Object, ObjectClass, ObjectKey, PermitRequest, Reply, Request, SrChange};
 use xen::Uuid;
 
 use crate::storage::guest;
-use crate::support::Lab;
+use crate::support::{Follower, Lab, objects};
 
 const SECOND: u64 = 1_000_000_000;
 const EVERY_NS: u64 = 60 * SECOND;
@@ -55,66 +49,24 @@ fn do_to(lab: &mut Lab, deed: impl FnOnce(&mut Repositories<'_>), change: SrChan
     lab.ask(Request::Permit(PermitRequest::GiveBack { permit, outcome: Ok(()), change }));
 }
 
-#[derive(Default)]
-struct Follower {
-    cursor: Option<Cursor>,
-    known: BTreeMap<String, String>,
-}
-
-impl Follower {
-    fn request(&self, waits: bool) -> Request {
-        let classes = Classes::from([ObjectClass::Vdi]);
-        Request::Objects { cursor: self.cursor, classes, waits }
-    }
-
-    fn read(&mut self, lab: &mut Lab) -> String {
-        match lab.ask(self.request(false)) {
-            Reply::Objects(told) => self.take(&told),
+fn follower() -> Follower {
+    Follower::new(ObjectClass::Vdi, |change| {
+        let ObjectKey::Vdi(name) = &change.key else { panic!("{change:?}") };
+        let text = change.object.as_deref().map(|it| match it {
+            Object::Vdi(it) => {
+                let of = it.snapshot_of.as_ref().map(|of| format!(" of {of}"));
+                format!("{} KiB{}", it.bytes >> 10, of.unwrap_or_default())
+            }
             other => panic!("{other:?}"),
-        }
-    }
-
-    fn begin_to_wait(&self, lab: &mut Lab) -> ClientId {
-        lab.daemon.request(self.request(true)).unwrap()
-    }
-
-    fn take(&mut self, told: &Objects) -> String {
-        self.cursor = Some(told.next);
-        for change in &told.items {
-            let ObjectKey::Vdi(name) = &change.key else { panic!("{change:?}") };
-            match change.object.as_deref() {
-                Some(Object::Vdi(it)) => {
-                    let of = it.snapshot_of.as_ref().map(|of| format!(" of {of}"));
-                    let text = format!("{} KiB{}", it.bytes >> 10, of.unwrap_or_default());
-                    self.known.insert(name.to_string(), text)
-                }
-                Some(other) => panic!("{other:?}"),
-                None => self.known.remove(&name.to_string()),
-            };
-        }
-        let lines: Vec<_> = self.known.iter().map(|(name, it)| format!("{name}: {it}")).collect();
-        lines.join("\n")
-    }
-}
-
-fn told(lab: &mut Lab, client: ClientId) -> Objects {
-    match lab.wait(client) {
-        Reply::Objects(told) => *told,
-        other => panic!("{other:?}"),
-    }
-}
-
-/// Lets so much time pass, while somebody may follow.
-fn pass(lab: &mut Lab, ns: u64) {
-    let until = Time(lab.host.now().0 + ns);
-    while lab.daemon.step(until).unwrap() {}
-    lab.host.sleep_until(until);
+        });
+        (name.to_string(), text)
+    })
 }
 
 #[test]
 fn whoever_begins_and_whoever_has_changed_something_is_told_what_is_there_now() {
     let mut lab = lab(1);
-    let mut follower = Follower::default();
+    let mut follower = follower();
     assert_eq!(follower.read(&mut lab), "s:one: 1024 KiB");
     let changed = || SrChange::Changed("s".to_owned());
     do_to(&mut lab, |srs| srs.create_vdi(&vdi("s:two"), 2 << 20).unwrap(), changed());
@@ -139,16 +91,16 @@ fn whoever_begins_and_whoever_has_changed_something_is_told_what_is_there_now() 
 #[test]
 fn a_follower_hears_of_changes_users_and_what_other_hosts_do() {
     let mut lab = lab(2);
-    let mut follower = Follower::default();
+    let mut follower = follower();
     follower.read(&mut lab);
     let waiting = follower.begin_to_wait(&mut lab);
     let create = |srs: &mut Repositories<'_>| srs.create_vdi(&vdi("s:two"), 2 << 20).unwrap();
     do_to(&mut lab, create, SrChange::Changed("s".to_owned()));
-    let news = told(&mut lab, waiting);
+    let news = objects(lab.wait(waiting));
     assert_eq!(follower.take(&news), "s:one: 1024 KiB\ns:two: 2048 KiB");
     let waiting = follower.begin_to_wait(&mut lab);
     lab.create(&guest("a", "s:one,,xvda,w")).unwrap();
-    let news = told(&mut lab, waiting);
+    let news = objects(lab.wait(waiting));
     let keys: Vec<_> = news.items.iter().map(|it| it.key.clone()).collect();
     assert_eq!(keys, [ObjectKey::Vdi(vdi("s:one"))], "who uses it has changed");
     follower.take(&news);
@@ -156,7 +108,7 @@ fn a_follower_hears_of_changes_users_and_what_other_hosts_do() {
     let mut os = lab.host.os().clone();
     Repositories::new(&mut os).create_vdi(&vdi("s:far"), 1 << 20).unwrap();
     let begin = lab.host.now();
-    let news = told(&mut lab, waiting);
+    let news = objects(lab.wait(waiting));
     assert_eq!(follower.take(&news), "s:far: 1024 KiB\ns:one: 1024 KiB\ns:two: 2048 KiB");
     assert!(lab.host.now().0 - begin.0 <= EVERY_NS + SECOND);
 }
@@ -165,7 +117,7 @@ fn a_follower_hears_of_changes_users_and_what_other_hosts_do() {
 fn a_checkpoint_with_its_snapshots_comes_and_goes() {
     let mut lab = lab(3);
     lab.host.os().set_shares_blocks(true);
-    let mut follower = Follower::default();
+    let mut follower = follower();
     lab.create(&guest("a", "s:one,,xvda,w")).unwrap();
     lab.settle();
     assert_eq!(follower.read(&mut lab), "s:one: 1024 KiB");
@@ -181,13 +133,13 @@ fn a_checkpoint_with_its_snapshots_comes_and_goes() {
 #[test]
 fn an_sr_that_cannot_be_read_says_why_and_its_vdis_stay() {
     let mut lab = lab(4);
-    let mut follower = Follower::default();
+    let mut follower = follower();
     follower.read(&mut lab);
     lab.host
         .os()
         .set_failing("/srv/vdis", Some(HostError::Refused("no access to /srv/vdis".to_owned())));
     follower.begin_to_wait(&mut lab);
-    pass(&mut lab, EVERY_NS + SECOND);
+    lab.pass(EVERY_NS + SECOND);
     let classes = Classes::from([ObjectClass::Sr]);
     let request = Request::Objects { cursor: None, classes, waits: false };
     let Reply::Objects(srs) = lab.ask(request) else { panic!("no answer") };
@@ -199,7 +151,7 @@ fn an_sr_that_cannot_be_read_says_why_and_its_vdis_stay() {
     assert_eq!(follower.read(&mut lab), "s:one: 1024 KiB");
     lab.host.os().set_failing("/srv/vdis", None);
     follower.begin_to_wait(&mut lab);
-    pass(&mut lab, EVERY_NS + SECOND);
+    lab.pass(EVERY_NS + SECOND);
     let request =
         Request::Objects { cursor: None, classes: Classes::from([ObjectClass::Sr]), waits: false };
     let Reply::Objects(srs) = lab.ask(request) else { panic!("no answer") };
@@ -209,7 +161,7 @@ fn an_sr_that_cannot_be_read_says_why_and_its_vdis_stay() {
 #[test]
 fn an_sr_that_hangs_holds_up_nobody_for_long() {
     let mut lab = lab(6);
-    let mut follower = Follower::default();
+    let mut follower = follower();
     follower.read(&mut lab);
     lab.host.os().set_hanging("/srv/vdis", true);
     do_to(&mut lab, |_| (), SrChange::Changed("s".to_owned()));
@@ -223,7 +175,7 @@ fn an_sr_that_hangs_holds_up_nobody_for_long() {
 #[test]
 fn an_sr_that_changes_all_the_time_is_not_read_all_the_time() {
     let mut lab = lab(7);
-    let mut follower = Follower::default();
+    let mut follower = follower();
     follower.read(&mut lab);
     let before = lab.daemon.works_begun["read-sr"];
     let begin = lab.host.now();
@@ -231,7 +183,7 @@ fn an_sr_that_changes_all_the_time_is_not_read_all_the_time() {
     while lab.host.now().0 - begin.0 < SECOND {
         follower.begin_to_wait(&mut lab);
         do_to(&mut lab, |_| (), SrChange::Changed("s".to_owned()));
-        pass(&mut lab, 10_000);
+        lab.pass(10_000);
         changes += 1;
     }
     let made = lab.daemon.works_begun["read-sr"] - before;
@@ -242,15 +194,15 @@ fn an_sr_that_changes_all_the_time_is_not_read_all_the_time() {
 fn srs_are_read_only_for_those_who_follow_and_not_for_those_who_have_gone() {
     let mut lab = lab(5);
     let readings = |lab: &Lab| lab.daemon.works_begun.get("read-sr").copied().unwrap_or_default();
-    pass(&mut lab, 10 * EVERY_NS);
+    lab.pass(10 * EVERY_NS);
     assert_eq!(readings(&lab), 0, "nobody follows");
-    let mut follower = Follower::default();
+    let mut follower = follower();
     follower.read(&mut lab);
     follower.read(&mut lab);
     assert_eq!(readings(&lab), 1, "one reading does for all who begin");
     follower.begin_to_wait(&mut lab);
-    pass(&mut lab, 3 * EVERY_NS + SECOND);
+    lab.pass(3 * EVERY_NS + SECOND);
     assert_eq!(readings(&lab), 4);
-    pass(&mut lab, 20 * EVERY_NS);
+    lab.pass(20 * EVERY_NS);
     assert!(readings(&lab) <= 8, "{} readings for one that has gone", readings(&lab));
 }
