@@ -49,10 +49,10 @@ pub(crate) fn router(shared: &Arc<Shared>, rest: Option<Router>) -> Router {
         .route("/v1/domains", get(objects::all(Class::Domain)))
         .route("/v1/srs", get(objects::all(Class::Sr)))
         .route("/v1/vdis", get(objects::all(Class::Vdi)))
-        .route("/v1/vdis/{vdi}", get(objects::vdi))
+        .route("/v1/vdis/{vdi}", get(objects::one_of(Class::Vdi, objects::no_vdi)))
         .route("/v1/host", get(objects::host))
         .route("/v1/networks", get(objects::all(Class::Network)))
-        .route("/v1/networks/{network}", get(objects::network))
+        .route("/v1/networks/{network}", get(objects::one_of(Class::Network, objects::no_network)))
         .route("/v1/networks/{network}/interfaces", get(objects::interfaces))
         .route("/v1/operations", get(objects::all(Class::Operation)))
         .layer(from_fn_with_state(Arc::clone(shared), first_copy::of_all));

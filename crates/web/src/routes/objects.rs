@@ -236,30 +236,27 @@ pub(crate) async fn host(
         .ok_or_else(|| Problem::not_found("nothing is known of the host here".to_owned()))
 }
 
-pub(crate) async fn network(
-    State(shared): State<Arc<Shared>>,
-    Path(name): Path<String>,
-    Extension(caller): Extension<Caller>,
-    RawQuery(query): RawQuery,
-    headers: HeaderMap,
-) -> Result<Response, Problem> {
-    let fields = fields_of(&query.unwrap_or_default());
-    one(&shared.mirror_of(&caller.who.scope), &(Class::Network, name.clone()), &fields, &headers)
-        .ok_or_else(|| Problem::not_found(format!("{name} is not a network here")))
+pub(crate) fn no_vdi(name: &str) -> String {
+    format!("{name} is not a VDI here; it is written SR:VDI")
 }
 
-pub(crate) async fn vdi(
-    State(shared): State<Arc<Shared>>,
-    Path(name): Path<String>,
-    Extension(caller): Extension<Caller>,
-    RawQuery(query): RawQuery,
-    headers: HeaderMap,
-) -> Result<Response, Problem> {
-    let fields = fields_of(&query.unwrap_or_default());
-    one(&shared.mirror_of(&caller.who.scope), &(Class::Vdi, name.clone()), &fields, &headers)
-        .ok_or_else(|| {
-            Problem::not_found(format!("{name} is not a VDI here; it is written SR:VDI"))
-        })
+pub(crate) fn no_network(name: &str) -> String {
+    format!("{name} is not a network here")
+}
+
+/// One object by its key; `missing` says that there is none.
+pub(crate) fn one_of(
+    class: Class,
+    missing: fn(&str) -> String,
+) -> impl Fn(State<Arc<Shared>>, Path<String>, Extension<Caller>, RawQuery, HeaderMap) -> Answered + Clone
+{
+    move |State(shared), Path(key), Extension(caller), RawQuery(query), headers| {
+        let fields = fields_of(&query.unwrap_or_default());
+        let mirror = shared.mirror_of(&caller.who.scope);
+        let key = (class, key);
+        let found = one(&mirror, &key, &fields, &headers);
+        ready(found.ok_or_else(|| Problem::not_found(missing(&key.1))))
+    }
 }
 
 /// An object with its `ETag`; `None` if there is none.
@@ -278,7 +275,7 @@ pub(crate) async fn interfaces(
 ) -> Result<Response, Problem> {
     shared.mirror_of(&caller.who.scope).read(|table| {
         if table.get(&(Class::Network, name.clone())).is_none() {
-            return Err(Problem::not_found(format!("{name} is not a network here")));
+            return Err(Problem::not_found(no_network(&name)));
         }
         let keys = table.keys_from((Class::Device, String::new()));
         let kept = keys.take_while(|(of, _)| *of == Class::Device).filter_map(|key| table.get(key));
