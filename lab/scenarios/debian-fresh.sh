@@ -97,6 +97,10 @@ ours() {
     check "the guests end" sh -c 'xy destroy web && xl destroy classic'
     check "a store without guests is removed" apt-get remove -y xylem-xenstored
     echo "$lab_output" | grep -A 2 'serves on'
+    before=$(store_pid)
+    # Longer than its watchdog waits.
+    sleep 80
+    check "it serves on" test "$(store_pid)" = "$before"
     check "xl still has a store" xl list
     check "and may have it again" apt-get install -y /lab/packages/xylem-xenstored*.deb
     echo "XENSTORED=$cxenstored" >>/etc/default/xen
