@@ -52,11 +52,16 @@ pub(crate) fn start(shared: &Arc<Shared>, asks: Asks, permitted: Permitted) -> O
             .entry(asks.who.clone())
             .or_insert_with(|| Arc::new(Semaphore::new(OF_A_CLIENT_MAX))),
     );
+    // Taken here if it is free, so that tasks get theirs in the order in which they were asked for.
+    let place = Arc::clone(&lane).try_acquire_owned();
     // The lock is held until the handle is there, so that the task's end finds it.
     let mut handles = lock(&shared.tasks.handles);
     let handle = tokio::spawn(async move {
         let shared = for_task;
-        let _lane = lane.acquire_owned().await;
+        let _place = match place {
+            Ok(place) => Ok(place),
+            Err(_) => lane.acquire_owned().await,
+        };
         let request = &permitted.request;
         let result = run(&shared, number, &permitted, asks.role).await;
         let words = result.as_ref().map_or_else(ToString::to_string, |_| "ok".to_owned());
