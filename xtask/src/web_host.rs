@@ -1,5 +1,6 @@
 //! A simulated host in real time, and `xylem-web` before it, for as long as somebody has this.
 
+use std::ffi::OsStr;
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
@@ -23,13 +24,19 @@ impl Drop for Server {
 }
 
 impl Server {
+    /// A program to start. It ends with this one even if this one is killed.
+    pub(crate) fn command(program: impl AsRef<OsStr>) -> Command {
+        let mut command = Command::new("setpriv");
+        command.args(["--pdeathsig", "KILL", "--"]).arg(program);
+        command
+    }
+
     /// Starts a server, and returns its first line.
     pub(crate) fn start(command: &mut Command) -> Result<(Self, String)> {
-        let name = command.get_program().to_string_lossy().into_owned();
         let child = command.stdout(Stdio::piped()).spawn();
-        let mut server = Self(child.with_context(|| format!("{name} does not start"))?);
+        let mut server = Self(child.with_context(|| format!("cannot start {command:?}"))?);
         let output = server.0.stdout.take().context("it has no output")?;
-        let line = first_line(output).with_context(|| format!("{name} has ended"))?;
+        let line = first_line(output).with_context(|| format!("has ended: {command:?}"))?;
         Ok((server, line))
     }
 
@@ -94,13 +101,13 @@ impl WebHost {
         let folder = std::env::temp_dir().join(name);
         std::fs::create_dir_all(&folder)?;
         let socket = folder.join("sock");
-        let mut host = Command::new(cargo::path(HOST)?);
+        let mut host = Server::command(cargo::path(HOST)?);
         let (host, _) = Server::start(host.arg("--socket").arg(&socket).args(&options.host))?;
         let clients = folder.join("clients");
         let token = |(name, role): &(String, &str)| token(&clients, name, role);
         let tokens = options.clients.iter().map(token).collect::<Result<_>>()?;
         // The host's daemons come before their door, as in its unit.
-        let mut web = Command::new("nice");
+        let mut web = Server::command("nice");
         web.args(["-n", "5"]).arg(cargo::path(DOOR)?).arg("--listen");
         web.arg(format!("127.0.0.1:{}", options.port)).arg("--socket").arg(&socket);
         if options.clients.is_empty() {

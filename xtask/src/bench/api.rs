@@ -4,7 +4,6 @@ mod http;
 
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader};
-use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -116,7 +115,7 @@ impl Bed {
 }
 
 fn bare(bytes: usize) -> Result<(Server, String)> {
-    let mut command = Command::new(cargo::path(BARE)?);
+    let mut command = Server::command(cargo::path(BARE)?);
     let (server, line) = Server::start(command.arg(bytes.to_string()))?;
     Ok((server, line.trim_start_matches("http://").to_owned()))
 }

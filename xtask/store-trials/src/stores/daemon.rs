@@ -183,7 +183,7 @@ impl Daemon {
     }
 
     /// Who serves now: after a live update of ours, that is another process, which says so in the file
-    /// `pid` if it was told to.
+    /// `pid`.
     ///
     /// # Errors
     /// The file says nothing.
@@ -291,6 +291,8 @@ fn invocation(
     if matches!(store, Store::Xylem | Store::Earlier) {
         let mut arguments = owned(&["--no-fork", "--host"]);
         arguments.push(format!("dir:{}", folder.display()));
+        // After a live update another process has to be ended.
+        arguments.extend(["--pid-file".to_owned(), folder.join("pid").display().to_string()]);
         arguments.extend(owned(extra));
         let environment = vec![("XENSTORED_RUNDIR", folder.to_owned())];
         return Ok((programs.path_of(store)?, arguments, environment));
