@@ -21,6 +21,14 @@ scripts() {
 # with_prefix: programs by their path.
 with_prefix() { sed "s,/usr/sbin/,$prefix/sbin/,;s,/usr/bin/,$prefix/bin/,;s,/usr/libexec/,$prefix/libexec/," "$1"; }
 
+# running: which of the daemons run here. systemd soon ends a daemon whose unit is gone, and every guest needs the store.
+running() {
+    [ -z "${DESTDIR:-}" ] || return 0
+    for daemon in xylemd xylem-web xylem-xenstored; do
+        ! pidof "$daemon" >/dev/null || echo "$daemon"
+    done
+}
+
 case ${1:-} in
     '')
         files | while read -r file; do
@@ -40,6 +48,12 @@ case ${1:-} in
         echo "installed below $root"
         ;;
     --remove)
+        running=$(running | xargs)
+        if [ -n "$running" ]; then
+            echo "$0: still running: $running. Stop what can be stopped; how another store takes the place of xylem-xenstored" >&2
+            echo "is in $here/files/share/doc/xylem/store.md, \"Switching a host over\"." >&2
+            exit 1
+        fi
         files | while read -r file; do rm -f "$root/$file"; done
         (cd "$here/openrc" && ls) | while read -r script; do rm -f "${DESTDIR:-}/etc/init.d/$script"; done
         echo "removed from $root; /var/lib/xylem is left"
