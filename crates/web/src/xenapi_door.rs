@@ -17,6 +17,7 @@ use axum::extract::{FromRequestParts as _, Request, State, WebSocketUpgrade};
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, put};
+use futures_util::StreamExt as _;
 use gate::{Scope, Who};
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
@@ -38,6 +39,8 @@ const LOOK: Duration = Duration::from_millis(20);
 const RETRY: Duration = Duration::from_millis(500);
 /// Calls that are answered or waited for at a time.
 const CALLS_MAX: usize = 1024;
+/// What a client still sends of a call that is too long is taken for so long.
+const LEAVE_MAX: Duration = Duration::from_secs(1);
 /// The usual port.
 const HTTPS: u16 = 443;
 /// Of a client's words in an error.
@@ -346,14 +349,29 @@ fn open_to_pages(response: &mut Response) {
     }
 }
 
+/// The body of a call. What is too long is taken for a while, so that its client reads the answer.
+async fn body_of(request: Request) -> Result<Vec<u8>, Problem> {
+    let mut parts = request.into_body().into_data_stream();
+    let mut body = Vec::new();
+    while let Some(part) = parts.next().await {
+        let part = part.map_err(|error| Problem::bad_request(error.to_string()))?;
+        if body.len() + part.len() > rpc::BODY_BYTES_MAX {
+            let take_rest = async { while let Some(Ok(_)) = parts.next().await {} };
+            let _whole = timeout(LEAVE_MAX, take_rest).await;
+            return Err(Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "too long a call"));
+        }
+        body.extend_from_slice(&part);
+    }
+    Ok(body)
+}
+
 async fn answer(door: &Arc<Door>, request: Request) -> Result<Response, Problem> {
     let peer = peer(&request)?;
     let path = request.uri().path().to_owned();
     let Ok(_turn) = door.calls.try_acquire() else {
         return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "too many calls; try again"));
     };
-    let body = axum::body::to_bytes(request.into_body(), rpc::BODY_BYTES_MAX).await;
-    let body = body.map_err(|_| Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "too long a call"))?;
+    let body = body_of(request).await?;
     let Ok((call, form)) = rpc::decode(&path, &body) else {
         stranger(&door.shared, peer.address)?;
         // As XAPI answers.
