@@ -349,15 +349,14 @@ fn open_to_pages(response: &mut Response) {
     }
 }
 
-/// The body of a call. What is too long is taken for a while, so that its client reads the answer.
+/// The body of a call.
 async fn body_of(request: Request) -> Result<Vec<u8>, Problem> {
     let mut parts = request.into_body().into_data_stream();
     let mut body = Vec::new();
     while let Some(part) = parts.next().await {
         let part = part.map_err(|error| Problem::bad_request(error.to_string()))?;
         if body.len() + part.len() > rpc::BODY_BYTES_MAX {
-            let take_rest = async { while let Some(Ok(_)) = parts.next().await {} };
-            let _whole = timeout(LEAVE_MAX, take_rest).await;
+            contents::take_leave(&mut parts, LEAVE_MAX).await;
             return Err(Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "too long a call"));
         }
         body.extend_from_slice(&part);

@@ -23,7 +23,7 @@ use crate::saved::{FileFormat, SaveEnd, SaveStage, SavedFile, Saving};
 use crate::work::{Failure, WorkMonitor, loop_tag};
 
 #[expect(clippy::needless_pass_by_value, reason = "map_err gives it")]
-fn told(error: storage::StorageError) -> Failure {
+pub(super) fn told(error: storage::StorageError) -> Failure {
     Failure(error.to_string())
 }
 

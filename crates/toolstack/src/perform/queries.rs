@@ -3,11 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use storage::{Repositories, StorageError, Vdi, VdiName};
+use storage::{Repositories, Vdi, VdiName};
 use xen::{DomId, DomainInfo, DomainRef, Errno, HvmParam, Hypervisor, Trigger, Uuid, VersionInfo};
 use xenstore::client::{Batch, Client, Nodes as _, Transport};
 
 use super::build::PAGES_PER_MIB;
+use super::checkpoint::told;
 use super::{Performer, failure, refused, store};
 use crate::ConsoleKind;
 use crate::around::{self, Around, HostFacts};
@@ -326,7 +327,6 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
 
     /// What an SR holds.
     fn read_sr(&mut self, sr: &str) -> Result<SrReading, Failure> {
-        let told = |error: StorageError| Failure(error.to_string());
         let mut srs = Repositories::new(self.host.system());
         let vdis = srs.scan(sr).map_err(told)?;
         let mut users = srs.users().map_err(told)?;

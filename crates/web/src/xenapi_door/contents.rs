@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use api::{PIECE_HEADER_BYTES, PieceHeader};
 use axum::body::{Body, BodyDataStream, Bytes};
@@ -28,7 +29,7 @@ use crate::shared::{lock, unix_ms};
 const PART_BYTES: usize = 256 << 10;
 static ZEROS: [u8; PART_BYTES] = [0; PART_BYTES];
 /// What a client still sends of a VDI that could not be opened is taken for so long, so that it reads its task.
-const LEAVE_MAX: std::time::Duration = std::time::Duration::from_secs(5);
+const LEAVE_MAX: Duration = Duration::from_secs(5);
 const TASK_ID: HeaderName = HeaderName::from_static("task-id");
 
 /// Contents that are passed.
@@ -301,7 +302,10 @@ async fn imported(door: &Arc<Door>, request: Request) -> Result<Response, Proble
     let (passed, joined) = match opened {
         Ok(opened) => opened,
         Err(_) if has_task => {
-            let taken = async move { take_leave(&mut body).await };
+            let taken = async move {
+                take_leave(&mut body, LEAVE_MAX).await;
+                Ok::<_, std::io::Error>(Bytes::new())
+            };
             return Ok(answer(&task, Body::from_stream(stream::once(taken))));
         }
         Err(problem) => return Err(problem),
@@ -325,11 +329,10 @@ async fn imported(door: &Arc<Door>, request: Request) -> Result<Response, Proble
     Ok(answer(&task, Body::from_stream(stream::once(ended))))
 }
 
-/// Takes what a client still sends.
-async fn take_leave(body: &mut BodyDataStream) -> std::io::Result<Bytes> {
-    let deadline = Instant::now() + LEAVE_MAX;
+/// Takes what a client still sends, for so long, so that it reads its answer.
+pub(super) async fn take_leave(body: &mut BodyDataStream, max: Duration) {
+    let deadline = Instant::now() + max;
     while let Ok(Some(Ok(_))) = timeout_at(deadline, body.next()).await {}
-    Ok(Bytes::new())
 }
 
 struct Import {
