@@ -1,6 +1,5 @@
 //! A simulated host in real time, and `xylem-web` before it, for as long as somebody has this.
 
-use std::ffi::OsStr;
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
@@ -24,14 +23,7 @@ impl Drop for Server {
 }
 
 impl Server {
-    /// A program to start. It ends with this one even if this one is killed.
-    pub(crate) fn command(program: impl AsRef<OsStr>) -> Command {
-        let mut command = Command::new("setpriv");
-        command.args(["--pdeathsig", "KILL", "--"]).arg(program);
-        command
-    }
-
-    /// Starts a server, and returns its first line.
+    /// Starts a server that is [`lab::bound`] to this process, and returns its first line.
     pub(crate) fn start(command: &mut Command) -> Result<(Self, String)> {
         let child = command.stdout(Stdio::piped()).spawn();
         let mut server = Self(child.with_context(|| format!("cannot start {command:?}"))?);
@@ -101,13 +93,13 @@ impl WebHost {
         let folder = std::env::temp_dir().join(name);
         std::fs::create_dir_all(&folder)?;
         let socket = folder.join("sock");
-        let mut host = Server::command(cargo::path(HOST)?);
+        let mut host = lab::bound(cargo::path(HOST)?);
         let (host, _) = Server::start(host.arg("--socket").arg(&socket).args(&options.host))?;
         let clients = folder.join("clients");
         let token = |(name, role): &(String, &str)| token(&clients, name, role);
         let tokens = options.clients.iter().map(token).collect::<Result<_>>()?;
         // The host's daemons come before their door, as in its unit.
-        let mut web = Server::command("nice");
+        let mut web = lab::bound("nice");
         web.args(["-n", "5"]).arg(cargo::path(DOOR)?).arg("--listen");
         web.arg(format!("127.0.0.1:{}", options.port)).arg("--socket").arg(&socket);
         if options.clients.is_empty() {

@@ -1,5 +1,6 @@
 //! Programs of the machine that the lab needs: found, or installed through apt when we are root.
 
+use std::ffi::OsStr;
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -11,6 +12,14 @@ use crate::PROGRESS;
 
 /// How often a line says how far an installation is.
 const LINE_INTERVAL: Duration = Duration::from_secs(10);
+
+/// A program to start, which ends with this one even if this one is killed.
+#[must_use]
+pub fn bound(program: impl AsRef<OsStr>) -> Command {
+    let mut command = Command::new("setpriv");
+    command.args(["--pdeathsig", "KILL", "--"]).arg(program);
+    command
+}
 
 /// A program, the Debian package it comes in, and what the lab does with it.
 struct Tool {
@@ -30,7 +39,7 @@ const TOOLS: &[Tool] = &[
     Tool {
         program: "setpriv",
         package: "util-linux",
-        purpose: "ends QEMU when its starter is killed",
+        purpose: "ends QEMU and servers when their starter is killed",
     },
 ];
 

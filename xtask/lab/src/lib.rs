@@ -28,7 +28,7 @@ mod session;
 pub mod times;
 
 pub use cpio::content as archived;
-pub use host_tools::{install, require_all as require_tools};
+pub use host_tools::{bound, install, require_all as require_tools};
 pub use image::{cache_directory, prepare as image};
 pub use overlay::{
     PROGRAMS, build_example, build_wide_unikernel, built_example, target_directory, workspace,

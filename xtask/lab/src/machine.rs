@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
-use super::{FORWARDED, Mode, Options};
+use super::{FORWARDED, Mode, Options, host_tools};
 
 /// SMAP kills the PV dom0 of Xen 4.17, RDTSCP kills PVH Linux, and with AVX state memory of dom0's
 /// programs is corrupted now and then, under this emulator. `lab/README.md` says more.
@@ -77,8 +77,7 @@ impl Machine {
         channels: &Channels,
         wiring: &Wiring,
     ) -> Result<Self> {
-        let mut command = Command::new("setpriv");
-        command.args(["--pdeathsig", "KILL", "--", "qemu-system-x86_64"]);
+        let mut command = host_tools::bound("qemu-system-x86_64");
         // Of the two, only the first has a driver in dom0.
         let (machine, cards): (_, &[&str]) = match options.has_iommu {
             true => ("q35,kernel-irqchip=split", &["virtio-rng-pci,addr=0x10", "edu,addr=0x11"]),

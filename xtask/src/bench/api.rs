@@ -115,7 +115,7 @@ impl Bed {
 }
 
 fn bare(bytes: usize) -> Result<(Server, String)> {
-    let mut command = Server::command(cargo::path(BARE)?);
+    let mut command = lab::bound(cargo::path(BARE)?);
     let (server, line) = Server::start(command.arg(bytes.to_string()))?;
     Ok((server, line.trim_start_matches("http://").to_owned()))
 }
