@@ -13,6 +13,7 @@ use axum::response::{IntoResponse as _, Response};
 use futures_util::{StreamExt as _, stream};
 use gate::{Scope, Who};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout, timeout_at};
 use xenapi::{Broken, Contents, InOrder, Run, Wanted, Way};
 
@@ -30,6 +31,10 @@ const PART_BYTES: usize = 256 << 10;
 static ZEROS: [u8; PART_BYTES] = [0; PART_BYTES];
 /// What a client still sends of a VDI that could not be opened is taken for so long, so that it reads its task.
 const LEAVE_MAX: Duration = Duration::from_secs(5);
+/// A client that has sent nothing for so long waits for its answer.
+const FIRST_MAX: Duration = Duration::from_millis(200);
+const GONE: &str = "the client went away";
+const SILENT: &str = "the client sends nothing more";
 const TASK_ID: HeaderName = HeaderName::from_static("task-id");
 
 /// Contents that are passed.
@@ -81,6 +86,15 @@ impl Passing {
         })
     }
 
+    /// The VDI once it is open for writing, or what the client is answered who has no task to look at.
+    async fn opened(&mut self, who: Who, address: IpAddr) -> Result<(Passed, Joined), Problem> {
+        let (passed, mut joined) = self.open(who, address).await?;
+        match heard(joined.stream.read_u8()).await {
+            Ok(_) => Ok((passed, joined)),
+            Err(_) => Err(self.closed(passed, joined).await),
+        }
+    }
+
     /// The VDI could not be opened: what the client is answered who has no task to look at.
     async fn closed(&mut self, mut passed: Passed, joined: Joined) -> Problem {
         let why = passed.refused(joined).await.to_string();
@@ -127,7 +141,7 @@ impl Passing {
 impl Drop for Passing {
     fn drop(&mut self) {
         if !self.is_over {
-            let _failed = self.end(Err(Broken::Off("the client went away".to_owned())));
+            let _failed = self.end(Err(Broken::Off(GONE.to_owned())));
         }
     }
 }
@@ -279,6 +293,9 @@ pub(super) async fn import(State(door): State<Arc<Door>>, request: Request) -> R
 
 /// The answer begins before the bytes come, as with XAPI: there are clients that wait for it. What came of it is in the
 /// task. A client that has named none may not look there, so its connection is cut if not all is well.
+///
+/// The VDI is opened when the client sends: Xen Orchestra looks first whether it may, by a request that it gives up when
+/// it is answered, and its next one would find the VDI in use.
 async fn imported(door: &Arc<Door>, request: Request) -> Result<Response, Problem> {
     let address = peer(&request)?.address;
     let (head, body) = request.into_parts();
@@ -286,20 +303,26 @@ async fn imported(door: &Arc<Door>, request: Request) -> Result<Response, Proble
     let task = passing.contents.task();
     let query = head.uri.query().unwrap_or_default();
     let has_task = value_of(query, "task_id").is_some();
+    let in_pieces = is_in_pieces(&head);
     let mut body = body.into_data_stream();
     // Some clients look whether they may, before they send anything.
     if length(&head.headers) == Some(0) {
         let _done = passing.end(Ok(()));
         return Ok(answer(&task, Body::empty()));
     }
-    let opened = match passing.open(who, address).await {
-        Ok((passed, mut joined)) => match heard(joined.stream.read_u8()).await {
-            Ok(_) => Ok((passed, joined)),
-            Err(_) => Err(passing.closed(passed, joined).await),
-        },
-        Err(problem) => Err(problem),
-    };
-    let (passed, joined) = match opened {
+    // A client that waits to be told to go on (100) is told so when its bytes are asked for, and then it sends.
+    let is_told = head.headers.contains_key(header::EXPECT);
+    let mut first = None;
+    if !is_told {
+        match timeout(FIRST_MAX, body.next()).await {
+            Ok(part) => first = part,
+            Err(_) => {
+                let work = tokio::spawn(import_later(passing, who, address, body, in_pieces));
+                return Ok(answer(&task, end_of(work, has_task)));
+            }
+        }
+    }
+    let (passed, joined) = match passing.opened(who, address).await {
         Ok(opened) => opened,
         Err(_) if has_task => {
             let taken = async move {
@@ -310,15 +333,52 @@ async fn imported(door: &Arc<Door>, request: Request) -> Result<Response, Proble
         }
         Err(problem) => return Err(problem),
     };
-    // A client that waits to be told to go on (100) is told so when its bytes are asked for.
-    let mut first = None;
-    if head.headers.contains_key(header::EXPECT) {
+    if is_told {
         first = timeout(SILENCE_MAX, body.next()).await.ok().flatten();
     }
     let import = Import { passing, passed, joined, order: InOrder::default() };
     let body = Box::pin(stream::iter(first).chain(body));
     // It goes to its end also when nobody waits for the answer any more.
-    let work = tokio::spawn(import.run(body, is_in_pieces(&head)));
+    let work = tokio::spawn(import.run(body, in_pieces));
+    Ok(answer(&task, end_of(work, has_task)))
+}
+
+/// Of a client that has its answer, and has sent nothing yet.
+async fn import_later(
+    mut passing: Passing,
+    who: Who,
+    address: IpAddr,
+    mut body: BodyDataStream,
+    in_pieces: bool,
+) -> Result<(), String> {
+    let first = async {
+        match timeout(SILENCE_MAX, body.next()).await {
+            Ok(Some(Err(_))) => Err(GONE.to_owned()),
+            Ok(first) => Ok(first),
+            Err(_) => Err(SILENT.to_owned()),
+        }
+    };
+    let first = match passing.unless_cancelled(first).await {
+        Ok(first) => first,
+        Err(why) => {
+            let _failed = passing.end(Err(Broken::Off(why.clone())));
+            return Err(why);
+        }
+    };
+    match passing.opened(who, address).await {
+        Ok((passed, joined)) => {
+            let import = Import { passing, passed, joined, order: InOrder::default() };
+            import.run(Box::pin(stream::iter(first).chain(body)), in_pieces).await
+        }
+        Err(problem) => {
+            take_leave(&mut body, LEAVE_MAX).await;
+            Err(problem.detail)
+        }
+    }
+}
+
+/// The rest of the answer, which is there when all has been taken.
+fn end_of(work: JoinHandle<Result<(), String>>, has_task: bool) -> Body {
     let ended = async move {
         match work.await {
             Ok(Err(why)) if !has_task => Err(std::io::Error::other(why)),
@@ -326,7 +386,7 @@ async fn imported(door: &Arc<Door>, request: Request) -> Result<Response, Proble
             Err(_) => Err(std::io::Error::other("it was cut off")),
         }
     };
-    Ok(answer(&task, Body::from_stream(stream::once(ended))))
+    Body::from_stream(stream::once(ended))
 }
 
 /// Takes what a client still sends, for so long, so that it reads its answer.
@@ -353,11 +413,11 @@ impl Import {
                 Ok(Ok(None)) => break,
                 Ok(Ok(Some(Ok(part)))) => part,
                 Ok(Ok(Some(Err(_)))) => {
-                    lost = Some("the client went away".to_owned());
+                    lost = Some(GONE.to_owned());
                     break;
                 }
                 Ok(Err(_)) => {
-                    lost = Some("the client sends nothing more".to_owned());
+                    lost = Some(SILENT.to_owned());
                     break;
                 }
                 Err(why) => {

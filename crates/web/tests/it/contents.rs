@@ -337,6 +337,21 @@ fn what_cannot_be_passed_is_refused_by_status_and_by_task() {
     let path = host.path("import", &vdi, &format!("&task_id={task}"));
     assert_eq!(host.put(&path, &data()[..]).status(), 200);
     assert_eq!(host.ended(&task)["error_info"][0], "INTERNAL_ERROR");
+    // One that waits for its answer first learns it from its task too, and without one its connection is cut.
+    for (task, rest) in [(Some(host.task()), "0\r\n\r\n"), (None, "")] {
+        let more = task.as_ref().map_or_else(String::new, |it| format!("&task_id={it}"));
+        let path = host.path("import", &vdi, &more);
+        let words = "Content-Length: 5\r\nConnection: close";
+        let mut stream = host.begun(&format!("PUT {path} HTTP/1.1\r\n{words}"));
+        assert!(head_of(&mut stream).starts_with("HTTP/1.1 200"));
+        stream.write_all(b"hello").unwrap();
+        let mut found = String::new();
+        let _cut = stream.read_to_string(&mut found);
+        assert_eq!(found, rest);
+        if let Some(task) = task {
+            assert_eq!(host.ended(&task)["error_info"][0], "INTERNAL_ERROR");
+        }
+    }
 }
 
 #[test]
@@ -360,14 +375,25 @@ fn a_client_is_answered_before_it_sends_and_may_hang_up() {
     assert_eq!(record["error_info"], json!(["VDI_IO_ERROR", "the client went away"]));
     assert!(vdi.bytes()[..3 << 20] == data()[..3 << 20], "other bytes than were sent");
 
-    // It waits to be told to go on.
+    // One that has sent nothing is in nobody's way, and may send later.
     let path = host.path("import", &vdi, "");
+    let words = "Content-Length: 5\r\nConnection: close";
+    let mut idle = host.begun(&format!("PUT {path} HTTP/1.1\r\n{words}"));
+    assert!(head_of(&mut idle).starts_with("HTTP/1.1 200"));
+    assert_eq!(all(host.put(&path, "other")), b"");
+    assert_eq!(&vdi.bytes()[..5], b"other");
+    idle.write_all(b"later").unwrap();
+    let mut rest = String::new();
+    idle.read_to_string(&mut rest).unwrap();
+    assert_eq!((rest.as_str(), &vdi.bytes()[..5]), ("0\r\n\r\n", &b"later"[..]));
+
+    // It waits to be told to go on.
     let words = "Content-Length: 5\r\nExpect: 100-continue\r\nConnection: close";
     let mut stream = host.begun(&format!("PUT {path} HTTP/1.1\r\n{words}"));
     assert!(head_of(&mut stream).starts_with("HTTP/1.1 100"));
     stream.write_all(b"hello").unwrap();
     assert!(head_of(&mut stream).starts_with("HTTP/1.1 200"));
-    let mut rest = String::new();
+    rest.clear();
     stream.read_to_string(&mut rest).unwrap();
     assert_eq!((rest.as_str(), &vdi.bytes()[..5]), ("0\r\n\r\n", &b"hello"[..]));
 
