@@ -70,6 +70,8 @@ pub struct Contents {
     pub uuid: Uuid,
     pub bytes: u64,
     task: Uuid,
+    /// Whether the client has named it.
+    is_clients: bool,
 }
 
 impl Contents {
@@ -113,7 +115,7 @@ impl Facade {
                 let begun = task.map_or_else(|| self.own_task(wanted, moment), Ok);
                 let task = begun.map_err(|failure| Refusal::new(503, failure))?;
                 self.tasks_changed(None);
-                Ok(Contents { vdi, uuid, bytes, task })
+                Ok(Contents { vdi, uuid, bytes, task, is_clients: wanted.task.is_some() })
             }
             Err(refusal) => {
                 let failed = Err(refusal.failure.clone());
@@ -224,6 +226,21 @@ impl Facade {
         };
         self.end(Some(contents.task), answer.clone(), now_unix_ms);
         answer
+    }
+
+    /// The client has sent nothing: it has only looked whether it may. A task that it has not named is forgotten.
+    pub fn end_unused_contents(
+        &mut self,
+        contents: &Contents,
+        way: Way,
+        ended: Result<(), Broken>,
+        now_unix_ms: u64,
+    ) {
+        let _answer = self.end_contents(contents, way, ended, now_unix_ms);
+        if !contents.is_clients {
+            self.tasks.destroy(contents.task);
+            self.tasks_changed(None);
+        }
     }
 }
 

@@ -119,6 +119,12 @@ impl Passing {
         self.door.with(|facade| facade.end_contents(contents, way, ended, unix_ms()))
     }
 
+    fn end_unused(&mut self, ended: Result<(), Broken>) {
+        self.is_over = true;
+        let (contents, way) = (&self.contents, self.way);
+        self.door.with(|facade| facade.end_unused_contents(contents, way, ended, unix_ms()));
+    }
+
     /// What comes of some work, unless the client gives it up by its task.
     async fn unless_cancelled<T>(
         &self,
@@ -307,7 +313,7 @@ async fn imported(door: &Arc<Door>, request: Request) -> Result<Response, Proble
     let mut body = body.into_data_stream();
     // Some clients look whether they may, before they send anything.
     if length(&head.headers) == Some(0) {
-        let _done = passing.end(Ok(()));
+        passing.end_unused(Ok(()));
         return Ok(answer(&task, Body::empty()));
     }
     // A client that waits to be told to go on (100) is told so when its bytes are asked for, and then it sends.
@@ -361,7 +367,7 @@ async fn import_later(
     let first = match passing.unless_cancelled(first).await {
         Ok(first) => first,
         Err(why) => {
-            let _failed = passing.end(Err(Broken::Off(why.clone())));
+            passing.end_unused(Err(Broken::Off(why.clone())));
             return Err(why);
         }
     };

@@ -78,6 +78,10 @@ try {
   await assert.rejects(get(vdi, { vdi: 'OpaqueRef:NULL' }))
   assert.ok(data.equals(await get(vdi)))
   ok('what cannot be is refused')
+  // It looks first whether it may send a stream.
+  const tasks = Object.values(await xapi.call('task.get_all_records'))
+  assert.deepEqual(tasks.filter(it => it.name_label === 'Importing raw VDI'), [])
+  ok('what it only tries leaves no task')
   await xapi.call('VDI.destroy', vdi)
   await xapi.disconnect()
   console.log('contents: all is as expected')

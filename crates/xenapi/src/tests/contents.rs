@@ -73,6 +73,21 @@ fn a_task_of_the_client_is_moved_on_and_ends() {
 }
 
 #[test]
+fn a_client_that_only_looks_leaves_no_task_of_ours() {
+    let mut world = World::new(Role::Admin);
+    let (vdi, task) = (world.spare(), world.own_task());
+    let now = world.now_unix_ms;
+    let contents = world.begin(Way::Import, Role::Admin, &vdi, "").expect("it may");
+    world.facade.end_unused_contents(&contents, Way::Import, Ok(()), now);
+    assert_eq!(world.short("task.get_status", &[contents.task().into()]), "HANDLE_INVALID");
+
+    let contents = world.begin(Way::Import, Role::Admin, &vdi, &task).expect("it may");
+    let gone = Err(Broken::Off("the client went away".to_owned()));
+    world.facade.end_unused_contents(&contents, Way::Import, gone, now);
+    assert_eq!(world.task(&task, "status"), "failure".into());
+}
+
+#[test]
 fn each_end_has_its_error() {
     let mut world = World::new(Role::Admin);
     let vdi = world.spare();
