@@ -8,6 +8,7 @@ import { useIt } from './use';
 import { random, readOptions, type Options } from './options';
 import { views } from './views';
 import { Faults, watch } from './watch';
+import { PATIENCE_MS } from './patience';
 
 const axe = readFileSync(createRequire(import.meta.url).resolve('axe-core/axe.min.js'), 'utf8');
 const tags = ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa'];
@@ -41,11 +42,22 @@ async function open(browser: Browser, options: Options, width: number, theme: 'l
     deviceScaleFactor: 1,
     ignoreHTTPSErrors: options.insecure,
   });
+  context.setDefaultTimeout(PATIENCE_MS);
   const page = await context.newPage();
   watch(page, options.url, faults);
   await page.goto(options.url.replace(/#.*$/, ''));
   await page.locator('form.login').waitFor();
   return { context, page };
+}
+
+// Chromium on a busy machine now and then draws no frame for a picture, and draws the next one.
+async function shot(page: Page, path: string): Promise<void> {
+  try {
+    await page.screenshot({ path, timeout: PATIENCE_MS / 2 });
+  } catch (error) {
+    console.log(`${path}: once more, after: ${String(error).split('\n')[0]}`);
+    await page.screenshot({ path });
+  }
 }
 
 async function checkOverflow(page: Page, faults: Faults): Promise<void> {
@@ -58,7 +70,7 @@ async function round(browser: Browser, options: Options, width: number, theme: '
   faults.where = `login ${label}`;
   const { context, page } = await open(browser, options, width, theme, faults);
   const shoot = async (name: string): Promise<void> => {
-    if (options.shots !== null) await page.screenshot({ path: `${options.shots}/${name}-${label}.png` });
+    if (options.shots !== null) await shot(page, `${options.shots}/${name}-${label}.png`);
   };
   await checkWithAxe(page, faults);
   await shoot('login');

@@ -40,13 +40,13 @@ export async function useIt(page: Page, faults: Faults): Promise<void> {
     await page.keyboard.press(' ');
     await page.getByText('1 selected').waitFor();
     await page.getByRole('button', { name: /^Pause/ }).click();
-    await page.locator('.jobs', { hasText: 'Pausing: 1 of 1' }).waitFor({ timeout: 10000 });
+    await page.locator('.jobs', { hasText: 'Pausing: 1 of 1' }).waitFor();
   });
   await step(faults, 'the list is live', async () => {
     await page.evaluate((it) => (location.hash = `#/vms?q=${it}`), name);
-    await page.locator('.grid-row', { hasText: name }).locator('.state[data-state=paused]').first().waitFor({ timeout: 10000 });
+    await page.locator('.grid-row', { hasText: name }).locator('.state[data-state=paused]').first().waitFor();
     await page.getByRole('button', { name: /^Unpause/ }).click();
-    await page.locator('.grid-row', { hasText: name }).locator('.state[data-state=running]').first().waitFor({ timeout: 10000 });
+    await page.locator('.grid-row', { hasText: name }).locator('.state[data-state=running]').first().waitFor();
   });
   await step(faults, 'destroy asks first', async () => {
     await page.getByRole('button', { name: /^Destroy/ }).click();
@@ -59,7 +59,7 @@ export async function useIt(page: Page, faults: Faults): Promise<void> {
     await page.evaluate(() => (location.hash = '#/create'));
     const text = page.locator('.config textarea');
     await text.fill(`name = "${made}"\ntype = "pvh"\nkernel = "/boot/missing"\nmemory = 8\n`);
-    await page.locator('ul.notice-bad', { hasText: '/boot/missing' }).waitFor({ timeout: 10000 });
+    await page.locator('ul.notice-bad', { hasText: '/boot/missing' }).waitFor();
   });
   await step(faults, 'form and text are kept in step', async () => {
     const text = page.locator('.config textarea');
@@ -67,19 +67,19 @@ export async function useIt(page: Page, faults: Faults): Promise<void> {
     await page.waitForFunction(() => document.querySelector<HTMLTextAreaElement>('.config textarea')?.value.includes('kernel = "/boot/vmlinuz"'));
     await text.fill((await text.inputValue()).replace('memory = 8', 'memory = 16'));
     if ((await page.getByLabel('Memory, MiB').inputValue()) !== '16') throw new Error('the form has not followed');
-    await page.locator('.notice-good').waitFor({ timeout: 10000 });
+    await page.locator('.notice-good').waitFor();
   });
   await step(faults, 'define, start, destroy, undefine', async () => {
     await page.getByRole('button', { name: 'Define' }).click();
-    await page.getByRole('heading', { name: made }).waitFor({ timeout: 10000 });
+    await page.getByRole('heading', { name: made }).waitFor();
     await page.getByRole('button', { name: 'Start', exact: true }).click();
-    await page.locator('.title-line .state[data-state=running]').waitFor({ timeout: 20000 });
+    await page.locator('.title-line .state[data-state=running]').waitFor();
     await page.getByRole('button', { name: 'Destroy' }).click();
     await page.locator('dialog[open]').getByRole('button', { name: 'Destroy' }).click();
-    await page.locator('.title-line .state[data-state=down]').waitFor({ timeout: 20000 });
+    await page.locator('.title-line .state[data-state=down]').waitFor();
     await page.getByRole('button', { name: 'Undefine' }).click();
     await page.locator('dialog[open]').getByRole('button', { name: 'Undefine' }).click();
-    await page.getByRole('heading', { name: 'No such VM' }).waitFor({ timeout: 10000 });
+    await page.getByRole('heading', { name: 'No such VM' }).waitFor();
   });
   await step(faults, 'devices are attached and detached', async () => {
     await page.evaluate(() => (location.hash = '#/vms?state=running&q=web'));
@@ -90,16 +90,16 @@ export async function useIt(page: Page, faults: Faults): Promise<void> {
     const before = await rows.count();
     await page.getByLabel('Its configuration').fill('bridge=xenbr0');
     await page.getByRole('button', { name: 'Attach', exact: true }).click();
-    await rows.nth(before).locator('.state[data-state=attached]').waitFor({ timeout: 10000 });
+    await rows.nth(before).locator('.state[data-state=attached]').waitFor();
     await rows.nth(before).getByRole('button', { name: /^Detach/ }).click();
     // The list is read anew meanwhile, and the question stays.
     await page.waitForTimeout(5000);
     await page.locator('dialog[open]').getByRole('button', { name: 'Detach' }).click();
-    await rows.nth(before).waitFor({ state: 'detached', timeout: 10000 });
+    await rows.nth(before).waitFor({ state: 'detached' });
     await page.getByLabel('What to attach').selectOption('disk');
     await page.getByLabel('Its configuration').fill('nowhere:none,,xvdz,w');
     await page.getByRole('button', { name: 'Attach', exact: true }).click();
-    await page.locator('.notice-bad', { hasText: 'nowhere' }).waitFor({ timeout: 10000 });
+    await page.locator('.notice-bad', { hasText: 'nowhere' }).waitFor();
   });
   await step(faults, 'a limit is changed', async () => {
     await page.evaluate(() => (location.hash = '#/limits'));
@@ -126,7 +126,7 @@ export async function useIt(page: Page, faults: Faults): Promise<void> {
       await page.keyboard.press('ArrowDown');
       await page.waitForTimeout(800);
     }
-    await page.locator('table.steps tbody tr').first().waitFor({ timeout: 5000 });
+    await page.locator('table.steps tbody tr').first().waitFor();
     for (const key of ['Enter', '+', '-', 'Shift+ArrowLeft', ' ', ' ', 'h', 'h']) await page.keyboard.press(key);
     if (!page.url().includes('#/operations/')) throw new Error(`at ${page.url()}`);
   });

@@ -317,7 +317,12 @@ fn what_cannot_be_passed_is_refused_by_status_and_by_task() {
     let sent = host.web.agent.put(format!("{}{path}", host.web.url));
     let _cut = sent.send(SendBody::from_reader(&mut &long[..]));
     assert_eq!(host.ended(&task)["error_info"][0], "VDI_IO_ERROR");
-    // A VDI that cannot be opened: by the status, or by the task of a client that has one.
+}
+
+#[test]
+fn a_vdi_that_cannot_be_opened_is_told_of_by_status_or_by_the_task_of_a_client_that_has_one() {
+    let host = Host::new();
+    let vdi = host.vdi("disk");
     for name in std::fs::read_dir(host.folder.path("")).unwrap() {
         let path = name.unwrap().path();
         if path.to_str().unwrap().ends_with(":disk") {
