@@ -6,6 +6,8 @@ const keys = ['Tab', 'Enter', 'Escape', 'ArrowDown', 'ArrowUp', 'ArrowRight', ' 
 /** What ends the session, and so the test. */
 const left = /log out/i;
 
+const clickable = ['a', 'button', 'input', 'select', 'canvas', 'textarea'].map((it) => `${it}:visible`).join(', ');
+
 export async function clickAround(page: Page, seconds: number, next: () => number): Promise<void> {
   const end = Date.now() + seconds * 1000;
   let clicks = 0;
@@ -15,7 +17,10 @@ export async function clickAround(page: Page, seconds: number, next: () => numbe
       const key = keys[Math.floor(next() * keys.length)] ?? 'Tab';
       if (!left.test(focused) || (key !== 'Enter' && key !== ' ')) await page.keyboard.press(key);
     } else {
-      const targets = await page.locator('a:visible, button:visible, input:visible, select:visible, canvas:visible, textarea:visible').all();
+      // Behind a dialog nothing can be clicked.
+      const dialog = page.locator('dialog[open]').last();
+      const scope = (await dialog.count()) > 0 ? dialog : page;
+      const targets = await scope.locator(clickable).all();
       const target = targets[Math.floor(next() * targets.length)];
       const text = (await target?.textContent({ timeout: 300 }).catch(() => '')) ?? '';
       if (target && !left.test(text)) {
