@@ -48,6 +48,16 @@ impl Events {
     fn next_name(&mut self) -> String {
         self.0.next().expect("it goes on").0
     }
+
+    /// The first event of the host itself: xylem-web may not have reached it yet when it is asked.
+    fn next_of_host(&mut self) -> String {
+        loop {
+            let name = self.next_name();
+            if name != "offline" && name != "online" {
+                return name;
+            }
+        }
+    }
 }
 
 #[test]
@@ -57,7 +67,7 @@ fn a_reader_knows_all_then_hears_of_changes_and_goes_on_where_it_was() {
     host_at(&socket, 3);
     let web = Web::before(&socket, &[]);
     let mut events = Events::of(&web, "?class=vm", None);
-    assert_eq!(events.next_name(), "reset");
+    assert_eq!(events.next_of_host(), "reset");
     let (all, _) = events.until_current();
     assert_eq!(all.len(), 3);
     assert_eq!(web.post("/v1/vms/web-0/pause", Role::Operator, "").0, 200);
@@ -79,7 +89,7 @@ fn a_reader_knows_all_then_hears_of_changes_and_goes_on_where_it_was() {
     }
     // A cursor of another process begins again.
     let other = format!("{}0", cursor);
-    assert_eq!(Events::of(&web, "", Some(&other)).next_name(), "reset");
+    assert_eq!(Events::of(&web, "", Some(&other)).next_of_host(), "reset");
 }
 
 #[test]
